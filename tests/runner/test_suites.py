@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner itself: what counts as passed, failed, skipped, and that nothing outlives a case."""
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import suites  # noqa: E402
+
+
+class Options:
+    slow = False
+    marks = ""
+    keep = False
+    quiet = True
+    limit_factor = 1.0
+
+
+def script(folder, text):
+    path = folder / "program"
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return [str(path)]
+
+
+def run(tmp_path, kind, command, limit_s=60):
+    case = suites.Case("demo", "case", kind, command, limit_s, {})
+    return suites.run_case(case, tmp_path, tmp_path, Options())
+
+
+def counts(result):
+    return result.passed, result.failed, result.skipped
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("exit 0", (1, 0, 0)),
+    ("exit 1", (0, 1, 0)),
+    ("echo no device; exit 77", (0, 0, 1)),
+    ("kill -SEGV $$", (0, 1, 0)),
+    ("kill -KILL $$", (0, 1, 0)),
+    ("exit 124", (0, 1, 0)),
+])
+def test_main_program(tmp_path, text, expected):
+    assert counts(run(tmp_path, "main", script(tmp_path, text))) == expected
+
+
+def test_skip_says_why(tmp_path):
+    result = run(tmp_path, "main", script(tmp_path, "echo no device; exit 77"))
+    assert result.reasons == ["skipped case: no device"]
+
+
+def test_program_that_is_not_there(tmp_path):
+    assert counts(run(tmp_path, "main", ["/nowhere/program"])) == (0, 1, 0)
+
+
+def test_criterion_counts(tmp_path):
+    xml = ('<testsuites><testsuite><testcase name="a" status="PASSED"/>'
+           '<testcase name="b" status="SKIPPED"><skipped/></testcase>'
+           '<testcase name="c" status="ERRORED"><error type="crash"/></testcase>'
+           '</testsuite></testsuites>')
+    text = f"echo '{xml}' >\"${{1#--xml=}}\"; exit 1"
+    assert counts(run(tmp_path, "criterion", script(tmp_path, text))) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("text", [
+    "exit 0",  # green without results
+    "echo '<testsuites></testsuites>' >\"${1#--xml=}\"",  # no test at all
+    "echo '<testsuites><testcase name=\"a\"' >\"${1#--xml=}\"",  # cut off
+    "echo '<testsuites><testcase name=\"a\"/></testsuites>' >\"${1#--xml=}\"; exit 3",
+])
+def test_results_that_do_not_convince(tmp_path, text):
+    assert run(tmp_path, "criterion", script(tmp_path, text)).failed == 1
+
+
+def test_pytest_counts(tmp_path):
+    path = tmp_path / "test_demo.py"
+    path.write_text("import pytest\n"
+                    "def test_a(): pass\n"
+                    "def test_b(): assert False\n"
+                    "def test_c(): pytest.skip('because')\n")
+    result = run(tmp_path, "pytest", [str(path)])
+    assert counts(result) == (1, 1, 1)
+    assert "skipped test_c: because" in result.reasons
+
+
+def test_pytest_file_that_does_not_load(tmp_path):
+    path = tmp_path / "test_demo.py"
+    path.write_text("import no_such_module\n")
+    assert run(tmp_path, "pytest", [str(path)]).failed == 1
+
+
+def test_pytest_that_dies(tmp_path):
+    path = tmp_path / "test_demo.py"
+    path.write_text("import os\ndef test_a(): os._exit(0)\n")
+    assert run(tmp_path, "pytest", [str(path)]).failed == 1
+
+
+def process_exists(marker):
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return marker in listing.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
+def test_limit_ends_everything(tmp_path):
+    # A daemon in a session of its own, and a program that ignores SIGTERM.
+    text = "setsid sleep 98765 &\ntrap '' TERM\nwhile :; do sleep 98766; done"
+    assert counts(run(tmp_path, "main", script(tmp_path, text), limit_s=1)) == (0, 1, 0)
+    assert not process_exists("sleep 9876")
+    assert "over the limit" in (tmp_path / "demo-case.log").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
+def test_daemon_does_not_outlive_its_case(tmp_path):
+    assert counts(run(tmp_path, "main", script(tmp_path, "setsid sleep 98764 &"))) == (1, 0, 0)
+    assert not process_exists("sleep 98764")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
+def test_orphans_are_reaped(tmp_path):
+    # The program waits, as a test waits for a daemon, until the process is no longer there at all.
+    text = ("sh -c 'sleep 0 & echo $! >\"$TMPDIR/pid\"'\n"
+            "while [ -e /proc/$(cat \"$TMPDIR/pid\") ]; do :; done")
+    assert counts(run(tmp_path, "main", script(tmp_path, text), limit_s=20)) == (1, 0, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
+def test_mount_stays_inside(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    text = f"mount -t tmpfs none {inside} && mountpoint -q {inside}"
+    assert counts(run(tmp_path, "main", script(tmp_path, text))) == (1, 0, 0)
+    assert not os.path.ismount(inside)
+
+
+def test_selection():
+    cases = [suites.Case("unit", "unit_pool", "main", [], 1, {}),
+             suites.Case("mount", "control", "pytest", [], 1, {}),
+             suites.Case("bench", "epoch", "main", [], 1, {})]
+    assert suites.select(cases, [], []) == cases[:2]
+    assert suites.select(cases, ["pool"], []) == cases[:1]
+    assert suites.select(cases, ["mount/control", "bench"], []) == cases[1:]
+    assert suites.select(cases, [], ["mount"]) == cases[:1]
+    with pytest.raises(SystemExit):
+        suites.select(cases, ["nowhere"], [])

@@ -140,6 +140,8 @@ void cache_unfetch(struct cache *c, struct cache_file *f, uint64_t chunk_no); /*
 /* The chunk leaves the table now; its slot is free when the last copy out of it ends. Blocks in flight are not affected:
  * waiters of them are still answered, then the slot goes. */
 void cache_evict(struct cache *c, struct cache_file *f, uint64_t chunk_no);
+/* As cache_evict() for every chunk of the file. */
+void cache_file_drop(struct cache *c, struct cache_file *f);
 /* Look a path up with a fresh open and, if it fits one chunk, fetch it whole in the same visit. Answer: cb.resolved. */
 int cache_resolve(struct cache *c, const char *path, uint64_t cookie, uint64_t deadline_ns);
 

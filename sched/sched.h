@@ -77,6 +77,8 @@ void sched_file_changed(struct sched *s, uint32_t file, uint64_t size_bytes);
 
 /* True if no stream, page or fetch refers to the number: the caller may forget and reuse it. */
 bool sched_file_is_idle(const struct sched *s, uint32_t file);
+/* Pages of the file that are resident or in flight. */
+uint32_t sched_file_frames(const struct sched *s, uint32_t file);
 void sched_file_forget(struct sched *s, uint32_t file); /* REQUIRES sched_file_is_idle */
 
 /* ---- streams: the written order --------------------------------------------- */

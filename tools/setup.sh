@@ -68,6 +68,7 @@ probe() { "$@" >/dev/null 2>&1; }
 has_module() { probe pkg-config --exists "$1"; }
 has_header() { echo "#include <$1>" | probe "${CC:-cc}" -E -x c -; }
 system_python() { if [ -x /usr/bin/python3 ]; then echo /usr/bin/python3; else echo python3; fi; }
+has_sanitizer_runtime() { probe ls "$(clang --print-resource-dir)"/lib/linux/libclang_rt.tsan-*.a; }
 has_pytest() { probe "$(system_python)" -c 'import pytest'; }
 
 # One line a need: Debian package, then the probe that says it is there (also on other systems).
@@ -98,7 +99,9 @@ EOF
 clang probe command -v clang
 clang-tidy probe command -v clang-tidy
 cppcheck probe command -v cppcheck
+libclang-rt-dev has_sanitizer_runtime
 binutils probe command -v nm
+shellcheck probe command -v shellcheck
 EOF
     fi
 }

@@ -101,7 +101,11 @@ def names_of(case):
             case.group + "/" + case.name}
 
 
-def select(cases, wanted, skip):
+def select(cases, wanted, skip, known_only=False):
+    if known_only and wanted:
+        wanted = [name for name in wanted if any(name in names_of(case) for case in cases)]
+        if not wanted:
+            return []
     chosen = [case for case in cases if not names_of(case) & set(skip)]
     if not wanted:
         return [case for case in chosen if case.group not in NOT_QUICK]
@@ -239,6 +243,8 @@ def parse_options():
     parser.add_argument("--slow", action="store_true", help="also pytest cases marked slow")
     parser.add_argument("--marks", default="", help="pytest -m expression")
     parser.add_argument("--skip", action="append", default=[], metavar="SUITE")
+    parser.add_argument("--known", action="store_true",
+                        help="pass over suites that there are not")
     parser.add_argument("--kind", action="append", choices=["criterion", "main", "pytest"])
     parser.add_argument("--keep", action="store_true", help="keep the scratch folders")
     parser.add_argument("--quiet", action="store_true", help="no output of failed cases")
@@ -250,7 +256,7 @@ def parse_options():
 def main():
     options = parse_options()
     build = pathlib.Path(options.build).resolve()
-    cases = select(find_cases(build), options.suites, options.skip)
+    cases = select(find_cases(build), options.suites, options.skip, options.known)
     if options.kind:
         cases = [case for case in cases if case.kind in options.kind]
     if options.list:

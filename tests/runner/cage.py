@@ -8,6 +8,7 @@ and on the way out aborts the FUSE connections that were made inside, so that no
 the kernel then kills what is left. Without root it only keeps the limit.
 """
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,28 +18,37 @@ TERM_GRACE_S = 5
 FUSECTL = "/sys/fs/fuse/connections"
 
 
-def fuse_mounts():
-    """(minor, mount point, type) of every FUSE mount seen from here."""
+def fuse_mounts(pid="self"):
+    """(minor, mount point, type) of every FUSE mount that this process sees."""
     found = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            fields = line.split()
-            fs_type = fields[fields.index("-") + 1]
-            if fs_type == "fuse" or fs_type.startswith("fuse."):
-                point = fields[4].encode("latin-1", "surrogateescape").decode("unicode_escape")
-                found.append((fields[2].split(":")[1], point, fs_type))
+    try:
+        with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                fields = line.split()
+                fs_type = fields[fields.index("-") + 1]
+                if fs_type == "fuse" or fs_type.startswith("fuse."):
+                    found.append((fields[2].split(":")[1], fields[4], fs_type))
+    except OSError:
+        pass  # it has just ended
     return found
+
+
+def all_pids():
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def detach_inherited():
     """Our copies of somebody else's test mounts would keep them alive after their unmount."""
     for _, point, fs_type in fuse_mounts():
         if fs_type in ("fuse.hintfs", "fuse.slowfs"):
+            # The kernel writes blanks and the like as octal escapes.
+            point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), point)
             subprocess.run(["umount", "-l", point], check=False, stderr=subprocess.DEVNULL)
 
 
 def abort_new_connections(before):
-    new = {minor for minor, _, _ in fuse_mounts()} - before
+    """Also those made in a mount namespace further in."""
+    new = {minor for pid in all_pids() for minor, _, _ in fuse_mounts(pid)} - before
     if not new:
         return
     if not os.listdir(FUSECTL):
@@ -61,7 +71,7 @@ def read_proc(pid, name):
 
 def show_processes():
     """What hangs, for the log: command and kernel stack of everything in the namespace."""
-    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit())):
+    for pid in all_pids():
         if pid != os.getpid():
             print(f"cage: {pid} {read_proc(pid, 'cmdline')[:160]}")
             print(read_proc(pid, "stack"), flush=True)

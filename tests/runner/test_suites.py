@@ -137,6 +137,29 @@ def test_mount_stays_inside(tmp_path):
     assert not os.path.ismount(inside)
 
 
+STUCK_MOUNT = """#!{python}
+import ctypes, os, subprocess, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x20000) == 0  # a mount namespace further in, as the mount suite has
+fd = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={{fd}},rootmode=40000,user_id=0,group_id=0".encode()
+point = os.environ["TMPDIR"]
+assert libc.mount(b"stuck", point.encode(), b"fuse.slowfs", 0, options) == 0
+print("mounted", flush=True)
+subprocess.run(["stat", point + "/sleep-98763"])  # nobody ever answers
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and FUSE")
+def test_stuck_mount_is_freed(tmp_path):
+    program = tmp_path / "program"
+    program.write_text(STUCK_MOUNT.format(python=sys.executable))
+    program.chmod(0o755)
+    assert counts(run(tmp_path, "main", [str(program)], limit_s=2)) == (0, 1, 0)
+    assert "mounted" in (tmp_path / "demo-case.log").read_text()
+    assert not process_exists("sleep-98763")
+
+
 def test_selection():
     cases = [suites.Case("unit", "unit_pool", "main", [], 1, {}),
              suites.Case("mount", "control", "pytest", [], 1, {}),
@@ -145,5 +168,7 @@ def test_selection():
     assert suites.select(cases, ["pool"], []) == cases[:1]
     assert suites.select(cases, ["mount/control", "bench"], []) == cases[1:]
     assert suites.select(cases, [], ["mount"]) == cases[:1]
+    assert suites.select(cases, ["nowhere", "pool"], [], known_only=True) == cases[:1]
+    assert suites.select(cases, ["nowhere"], [], known_only=True) == []
     with pytest.raises(SystemExit):
         suites.select(cases, ["nowhere"], [])

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cache/origin_i.h - shared by origin.c, origin_path.c and origin_dir.c only.
+ */
+#ifndef CACHE_ORIGIN_I_H
+#define CACHE_ORIGIN_I_H
+
+#include "cache/base/sync.h"
+#include "cache/io.h"
+#include "cache/origin.h"
+
+#include <stdbool.h>
+
+#define ORIGIN_DEVS_MAX 64
+#define ORIGIN_LINKS_MAX 40
+
+struct origin {
+    /* const after create */
+    const struct cache_io *io; /* borrowed for life */
+    int root_fd;
+    uint64_t root_dev;
+    bool has_openat2;
+
+    struct hfs_mutex lock; /* rank ORIGIN: the table below, a few lines, no I/O */
+    struct {
+        uint64_t dev;
+        bool is_nfs;
+    } devs[ORIGIN_DEVS_MAX]; /* what file system a device is: mounts below the root are followed */
+    unsigned n_devs;
+};
+
+/* Open path beneath the root, no component a symbolic link. flags: O_PATH or O_RDONLY and what goes with it;
+ * with O_PATH the last component may be a link and is not followed. Owned descriptor or negative errno. */
+int origin_path_open(struct origin *o, const char *path, int flags);
+/* 0, -ENAMETOOLONG (a component), -EXDEV (absolute or with a ".." component). */
+int origin_path_check(const char *path);
+/* O_PATH descriptor of path with fresh names above it: on NFS a forced look at the parent comes first. */
+int origin_path_open_fresh(struct origin *o, const char *path);
+int origin_fd_stat(struct origin *o, int fd, int flags, struct origin_attr *ret);
+void origin_fd_close(struct origin *o, int fd);
+
+#endif

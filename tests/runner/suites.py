@@ -137,6 +137,11 @@ def environment_of(case, build, scratch):
     env = dict(os.environ, **case.env)
     env.update(BUILD=str(build), HINTFS_BUILD=str(build), HINTFS_ROOT=str(TESTS.parent),
                TMPDIR=str(scratch), PYTHONDONTWRITEBYTECODE="1", LC_ALL="C.UTF-8")
+    logs = env.get("SANITIZER_LOGS")
+    if logs:
+        # Process numbers start afresh in every cage: without the case's name, logs would collide.
+        for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):
+            env[name] = f"{env.get(name, '')}:log_path={logs}/{case.group}-{case.name}".lstrip(":")
     return env
 
 
@@ -239,7 +244,8 @@ def parse_options():
     parser = argparse.ArgumentParser(
         prog="tests/run.sh", description="Runs the quick suites, or those named.",
         epilog="Environment: BUILD (build directory), SETUP=skip (do not build first), "
-               "JOBS (compilers at once). Logs go to BUILD/test-logs.")
+               "JOBS (compilers at once), SANITIZER_LOGS (folder for sanitizers' reports). "
+               "Logs go to BUILD/test-logs.")
     parser.add_argument("suites", nargs="*", metavar="SUITE")
     parser.add_argument("--build", default="build", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="name the suites and leave")

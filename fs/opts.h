@@ -26,7 +26,7 @@ struct hfs_opts {
 	uid_t ctl_uid;
 	gid_t ctl_gid;
 	mode_t ctl_mode; /* of control files */
-	bool is_allow_other;
+	bool is_allow_other, is_noexec;
 	char *log; /* stderr | syslog | FILE; owned */
 	uint64_t prefetch_limit_bytes_per_s; /* 0: none */
 	bool is_foreground, is_debug;

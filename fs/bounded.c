@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fs/bounded.c - see bounded.h.
+ */
+#include "fs/bounded.h"
+
+#include "cache/base/time.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int64_t now_ms(void)
+{
+	return (int64_t)(hfs_now_ns() / HFS_NS_PER_MS);
+}
+
+static void write_all(int fd, const char *buf, size_t len)
+{
+	while (len > 0) {
+		ssize_t n = write(fd, buf, len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return;
+		buf += n;
+		len -= (size_t)n;
+	}
+}
+
+static int read_all(int fd, char *buf, size_t len, int64_t until_ms)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	while (len > 0) {
+		int64_t left = until_ms - now_ms();
+		ssize_t n;
+		int r = poll(&p, 1, left > 0 ? (int)left : 0);
+
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r < 0)
+			return -errno;
+		if (r == 0)
+			return -ETIMEDOUT;
+		n = read(fd, buf, len);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return -ECHILD;
+		buf += n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+/* After a kill: a child that hangs in the kernel cannot be waited for, it is left to init. */
+static void reap(pid_t pid, int r)
+{
+	if (r != -ETIMEDOUT) {
+		while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+			;
+		return;
+	}
+	kill(pid, SIGKILL);
+	for (int64_t until = now_ms() + 200; now_ms() < until;) {
+		struct timespec pause = { .tv_nsec = 5000000 };
+
+		if (waitpid(pid, NULL, WNOHANG) != 0)
+			return;
+		nanosleep(&pause, NULL);
+	}
+}
+
+int bounded_run(void (*fn)(const void *arg, void *answer), const void *arg, void *answer, size_t len, unsigned timeout_ms)
+{
+	int64_t until_ms = now_ms() + timeout_ms;
+	char *buf = malloc(len ? len : 1);
+	int fds[2], r;
+	pid_t pid;
+
+	if (!buf)
+		return -ENOMEM;
+	if (pipe2(fds, O_CLOEXEC) < 0) {
+		r = -errno;
+		goto out;
+	}
+	pid = fork();
+	if (pid == 0) {
+		close(fds[0]);
+		memset(buf, 0, len);
+		fn(arg, buf);
+		write_all(fds[1], buf, len);
+		_exit(0);
+	}
+	r = pid < 0 ? -errno : 0;
+	close(fds[1]);
+	if (pid > 0) {
+		r = read_all(fds[0], buf, len, until_ms);
+		reap(pid, r);
+	}
+	close(fds[0]);
+	if (r == 0)
+		memcpy(answer, buf, len);
+out:
+	free(buf);
+	return r;
+}
+
+static void ask_statfs(const void *arg, void *answer)
+{
+	struct statfs sfs;
+	int err = statfs(arg, &sfs) < 0 ? -errno : 0;
+
+	memcpy(answer, &err, sizeof(err));
+}
+
+int bounded_statfs(const char *path, unsigned timeout_ms)
+{
+	int err = 0;
+	int r = bounded_run(ask_statfs, path, &err, sizeof(err), timeout_ms);
+
+	return r < 0 ? r : err;
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fs/main.c - brings one mount up, waits, takes it down.
+ *
+ * Up, in this order, undone in reverse: options -> what lies at the mountpoint -> control directory -> (fork) -> signals ->
+ * origin -> engine -> metadata threads -> data session (mounts) -> control session (mounts) -> threads -> ready.
+ *
+ * Invariants:
+ *   1. Until ready, errors go to stderr, which in the background is the waiting parent's; from then on to the log.
+ *   2. After STOP_MS the process is gone, whatever hangs: the guard thread sees to it.
+ *   3. This process never opens a file of its own mount.
+ */
+#include "cache/base/log.h"
+#include "cache/base/time.h"
+#include "cache/io.h"
+#include "fs/ctldir.h"
+#include "fs/engine.h"
+#include "fs/hintfs.h"
+#include "fs/life.h"
+#include "fs/mountinfo.h"
+#include "fs/opts.h"
+
+#include <fcntl.h>
+#include <fuse_lowlevel.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define STOP_MS	      4000 /* of the 5 s that are promised */
+#define ENGINE_END_MS 500  /* for origin threads that are not stuck */
+
+struct run {
+	struct hintfs h;
+	struct life life;
+	struct life_mounts mounts;
+	int ready_fd; /* -1: foreground */
+};
+
+/* libfuse's own messages, which would go to a stderr that a daemon has not. */
+__attribute__((format(printf, 2, 0))) static void from_libfuse(enum fuse_log_level level, const char *format, va_list args)
+{
+	char text[512];
+
+	vsnprintf(text, sizeof(text), format, args);
+	text[strcspn(text, "\n")] = '\0';
+	hfs_log(level <= FUSE_LOG_ERR ? HFS_LOG_ERROR : level <= FUSE_LOG_WARNING ? HFS_LOG_WARNING : HFS_LOG_DEBUG, "%s", text);
+}
+
+static enum hfs_log_level log_level(const struct hfs_opts *o)
+{
+	return o->is_debug ? HFS_LOG_DEBUG : HFS_LOG_INFO;
+}
+
+/* ---- before the fork ----------------------------------------------------------------------------------- */
+
+static bool has_program(const char *name)
+{
+	const char *path = getenv("PATH");
+	char *copy = strdup(path ? path : "/usr/bin:/bin"), *dir, *save, file[4096];
+	bool is_found = false;
+
+	for (dir = copy ? strtok_r(copy, ":", &save) : NULL; dir && !is_found; dir = strtok_r(NULL, ":", &save)) {
+		snprintf(file, sizeof(file), "%s/%s", dir, name);
+		is_found = access(file, X_OK) == 0;
+	}
+	free(copy);
+	return is_found;
+}
+
+static int check_fuse(void)
+{
+	if (access("/dev/fuse", F_OK) < 0) {
+		fprintf(stderr, "hintfs: there is no /dev/fuse: load the module (modprobe fuse); a container needs --device /dev/fuse\n");
+		return HFS_EXIT_SYSTEM;
+	}
+	if (geteuid() == 0)
+		return HFS_EXIT_OK;
+	if (!has_program("fusermount3")) {
+		fprintf(stderr, "hintfs: fusermount3 is missing, by which users mount: install the package fuse3, or mount as root\n");
+		return HFS_EXIT_SYSTEM;
+	}
+	if (access("/dev/fuse", R_OK | W_OK) < 0) {
+		fprintf(stderr, "hintfs: /dev/fuse may not be opened by this user: chmod 0666 /dev/fuse, or mount as root\n");
+		return HFS_EXIT_SYSTEM;
+	}
+	return HFS_EXIT_OK;
+}
+
+/* A dead mount of ours goes away; whatever else is mounted there stays and is the reason not to. */
+static int clear_mountpoint(const struct hfs_opts *o)
+{
+	struct mountinfo m;
+	int r;
+
+	for (;;) {
+		switch (mountinfo_state(o->mountpoint, &m)) {
+		case MOUNTINFO_NONE:
+			return HFS_EXIT_OK;
+		case MOUNTINFO_DEAD:
+			r = mountinfo_detach(o->mountpoint);
+			if (r == 0) {
+				hfs_log(HFS_LOG_INFO, "%s: the dead mount of an earlier daemon was taken away", o->mountpoint);
+				continue;
+			}
+			fprintf(stderr, "hintfs: %s: the dead mount of an earlier daemon can't be taken away (%s); umount -l %s\n",
+				o->mountpoint, strerror(-r), o->mountpoint);
+			return HFS_EXIT_MOUNT;
+		case MOUNTINFO_STUCK:
+			fprintf(stderr, "hintfs: %s: a hintfs is mounted there that does not answer; umount -l %s, then again\n",
+				o->mountpoint, o->mountpoint);
+			return HFS_EXIT_MOUNT;
+		case MOUNTINFO_ALIVE:
+			fprintf(stderr, "hintfs: %s: already mounted, from %s; umount %s first\n", o->mountpoint, m.source, o->mountpoint);
+			return HFS_EXIT_MOUNT;
+		default:
+			fprintf(stderr, "hintfs: %s: another file system (%s) is mounted there; choose another MOUNTPOINT\n",
+				o->mountpoint, m.fstype);
+			return HFS_EXIT_MOUNT;
+		}
+	}
+}
+
+/* Found out while somebody can still read it. */
+static int check_log(const char *log)
+{
+	int fd;
+
+	if (strcmp(log, "stderr") == 0 || strcmp(log, "syslog") == 0)
+		return HFS_EXIT_OK;
+	fd = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0644);
+	if (fd < 0) {
+		fprintf(stderr, "hintfs: log file %s: %s; give another log=FILE\n", log, strerror(errno));
+		return HFS_EXIT_SYSTEM;
+	}
+	close(fd);
+	return HFS_EXIT_OK;
+}
+
+static int prepare(struct run *run)
+{
+	const struct hfs_opts *o = &run->h.opts;
+	bool is_shared = geteuid() == 0 || o->ctl_uid != geteuid() || (o->ctl_mode & 077) != 0;
+	int code;
+
+	if ((code = check_fuse()) != 0 || (code = check_log(o->log)) != 0 || (code = clear_mountpoint(o)) != 0)
+		return code;
+	if (ctldir_prepare(o->ctl_dir, is_shared, &run->mounts.is_ctl_dir_ours, stderr) < 0)
+		return HFS_EXIT_MOUNT;
+	run->mounts.mountpoint = o->mountpoint;
+	run->mounts.ctl_dir = o->ctl_dir;
+	return HFS_EXIT_OK;
+}
+
+/* ---- up --------------------------------------------------------------------------------------------------- */
+
+/* The kernel's entries of a changed file are found out at the next open (a generation is a node id): nothing to push. */
+static void file_changed(void *ctx, struct cache_file *f)
+{
+	(void)f;
+	(void)ctx;
+}
+
+static int make_engine(struct hintfs *h)
+{
+	struct engine_config cfg = {
+		.cache = {
+			.memory_bytes = h->opts.memory_bytes,
+			.chunk_bytes = h->opts.chunk_bytes,
+			.origin_timeout_ns = (uint64_t)(h->opts.origin_timeout_s * 1e9),
+			.origin = h->origin,
+			.io = h->io,
+		},
+		.prefetch_bytes_per_s = h->opts.prefetch_limit_bytes_per_s,
+		.seed = hfs_now_ns(),
+		.changed = file_changed,
+		.ctx = h,
+	};
+
+	return engine_create(&cfg, &h->engine);
+}
+
+static int complain(int code, const char *what, int r, const char *cure)
+{
+	hfs_log(HFS_LOG_ERROR, "%s: %s; %s", what, strerror(-r), cure);
+	return code;
+}
+
+static int up(struct run *run)
+{
+	struct hintfs *h = &run->h;
+	int r;
+
+	if ((r = origin_create(h->opts.source, h->io, &h->origin)) < 0)
+		return complain(HFS_EXIT_SYSTEM, h->opts.source, r, "SOURCE can't be opened; is it reachable, may you enter it?");
+	if ((r = make_engine(h)) < 0)
+		return complain(HFS_EXIT_SYSTEM, "slot pool and engine", r, "a smaller memory= may help");
+	if ((r = meta_create(&h->meta)) < 0)
+		return complain(HFS_EXIT_SYSTEM, "metadata threads", r, "is there a limit on threads (ulimit -u)?");
+	if ((r = data_session_create(h, &h->data)) < 0)
+		return complain(HFS_EXIT_MOUNT, h->opts.mountpoint, r, "not mounted");
+	if ((r = control_session_create(h, &h->ctl)) < 0)
+		return complain(HFS_EXIT_MOUNT, h->opts.ctl_dir, r, "control files not mounted; try another ctl=DIR");
+	life_mounts_note(&run->mounts);
+	if ((r = control_session_start(h->ctl)) < 0 || (r = data_session_start(h->data, life_on_end, &run->life)) < 0)
+		return complain(HFS_EXIT_SYSTEM, "session threads", r, "is there a limit on threads (ulimit -u)?");
+	return HFS_EXIT_OK;
+}
+
+/* ---- while it runs, and down -------------------------------------------------------------------------------- */
+
+static void log_status(struct hintfs *h)
+{
+	struct cache_stats c;
+	struct sched_stats s;
+
+	engine_stats(h->engine, &c, &s);
+	hfs_log(HFS_LOG_INFO,
+		"status: up %llu s, origin %llu bytes in %llu reads, %llu errors, slots %u of %u used, %llu bytes in flight, "
+		"%llu missed reads, oldest fetch %llu ms, %u threads of which %u at work",
+		(unsigned long long)((hfs_now_ns() - h->started_ns) / HFS_NS_PER_S), (unsigned long long)c.origin_bytes,
+		(unsigned long long)c.origin_reads, (unsigned long long)c.origin_errors, c.slots_used, c.slots_total,
+		(unsigned long long)c.inflight_bytes, (unsigned long long)c.miss_reads,
+		(unsigned long long)(c.oldest_fetch_ns / HFS_NS_PER_MS), c.threads, c.threads_busy);
+}
+
+static void reopen_log(const struct hfs_opts *o)
+{
+	int r = hfs_log_open(o->log, log_level(o));
+
+	if (r < 0)
+		hfs_log(HFS_LOG_ERROR, "log %s: %s; going on with the old one", o->log, strerror(-r));
+	else
+		hfs_log(HFS_LOG_INFO, "log reopened");
+}
+
+static void serve(struct run *run)
+{
+	struct hintfs *h = &run->h;
+
+	for (;;) {
+		switch (life_wait(&run->life)) {
+		case LIFE_REOPEN_LOG:
+			reopen_log(&h->opts);
+			break;
+		case LIFE_STATUS:
+			log_status(h);
+			break;
+		case LIFE_ENDED:
+			hfs_log(HFS_LOG_INFO, "%s: unmounted from outside, ending", h->opts.mountpoint);
+			return;
+		case LIFE_STOP:
+			hfs_log(HFS_LOG_INFO, "%s: told to stop, unmounting", h->opts.mountpoint);
+			return;
+		}
+	}
+}
+
+/* Also of what is half up. Does not return. */
+__attribute__((noreturn)) static void down(struct run *run, int exit_code)
+{
+	struct hintfs *h = &run->h;
+	bool is_quiet = true;
+	int r = life_guard(&run->life, &run->mounts, STOP_MS);
+
+	if (r < 0) /* without a guard nothing may be waited for */
+		life_leave(&run->mounts, exit_code);
+	atomic_store(&h->is_stopping, true);
+	if (h->data)
+		data_session_stop(h->data);
+	if (h->engine)
+		engine_shutdown(h->engine);
+	if (h->ctl)
+		control_session_stop(h->ctl);
+	if (h->meta)
+		meta_shutdown(h->meta);
+	if (h->engine)
+		is_quiet = engine_destroy(h->engine, ENGINE_END_MS);
+	/* Threads that hang in the origin may wake up and use the rest: then it stays until the process is gone. */
+	if (is_quiet) {
+		control_session_destroy(h->ctl);
+		data_session_destroy(h->data);
+	}
+	hfs_log(HFS_LOG_INFO, "%s: ended%s", h->opts.mountpoint, is_quiet ? "" : " (calls to the origin are left hanging)");
+	if (!is_quiet)
+		life_leave(&run->mounts, exit_code);
+	life_clean(&run->mounts);
+	exit(exit_code); /* so that leak checkers have their say; the guard still watches */
+}
+
+/* The daemon itself, in the foreground or as the child. */
+__attribute__((noreturn)) static void be_daemon(struct run *run)
+{
+	struct hintfs *h = &run->h;
+	int r = life_init(&run->life), code;
+
+	if (r < 0) {
+		hfs_log(HFS_LOG_ERROR, "signals: %s", strerror(-r));
+		life_failed(run->ready_fd, HFS_EXIT_SYSTEM);
+		exit(HFS_EXIT_SYSTEM);
+	}
+	h->started_ns = hfs_now_ns();
+	code = up(run);
+	if (code == 0) {
+		r = hfs_log_open(h->opts.log, log_level(&h->opts));
+		if (r < 0)
+			code = complain(HFS_EXIT_SYSTEM, h->opts.log, r, "give another log=");
+	}
+	if (code != 0) {
+		life_failed(run->ready_fd, code);
+		down(run, code);
+	}
+	hfs_log(HFS_LOG_INFO, "%s: mounted at %s, control files in %s, memory %llu MiB, chunk %llu KiB", h->opts.source, h->opts.mountpoint,
+		h->opts.ctl_dir, (unsigned long long)(h->opts.memory_bytes >> 20), (unsigned long long)(h->opts.chunk_bytes >> 10));
+	r = life_ready(run->ready_fd);
+	if (r < 0) {
+		hfs_log(HFS_LOG_ERROR, "the command that started this daemon is gone (%s), ending", strerror(-r));
+		down(run, HFS_EXIT_SYSTEM);
+	}
+	serve(run);
+	down(run, HFS_EXIT_OK);
+}
+
+int main(int argc, char **argv)
+{
+	/* Threads that hang in the origin point into it to the end. */
+	struct run *run = calloc(1, sizeof(*run));
+	pid_t pid;
+	int r;
+
+	if (!run)
+		return HFS_EXIT_SYSTEM;
+	run->h.io = cache_io_system();
+	run->ready_fd = -1;
+	r = hfs_opts_parse(argc, argv, &run->h.opts, stdout, stderr);
+	if (r != 0) {
+		free(run);
+		return r < 0 ? HFS_EXIT_USAGE : HFS_EXIT_OK;
+	}
+	fuse_set_log_func(from_libfuse);
+	r = prepare(run);
+	if (r != 0)
+		return r;
+	if (!run->h.opts.is_foreground) {
+		pid = life_fork(&run->ready_fd);
+		if (pid < 0) {
+			fprintf(stderr, "hintfs: no process can be started: %s\n", strerror((int)-pid));
+			life_clean(&run->mounts);
+		}
+		if (pid != 0)
+			return pid < 0 ? HFS_EXIT_SYSTEM : life_parent(pid, run->ready_fd, run->h.opts.mountpoint, stderr);
+	}
+	be_daemon(run);
+}

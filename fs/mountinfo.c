@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fs/mountinfo.c - see mountinfo.h.
+ */
+#include "fs/mountinfo.h"
+
+#include "fs/bounded.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A live daemon answers statfs from its last snapshot within a second or so, whatever the origin does. */
+#define STATFS_TIMEOUT_MS 5000
+
+#define OUR_FSTYPE "fuse.hintfs"
+
+extern char **environ;
+
+static bool is_octal(const char *p)
+{
+	return p[0] >= '0' && p[0] <= '3' && p[1] >= '0' && p[1] <= '7' && p[2] >= '0' && p[2] <= '7';
+}
+
+/* Next space-separated field of *line, unescaped into buf and cut to cap; false at the end of the line. */
+static bool take_field(const char **line, char *buf, size_t cap)
+{
+	const char *p = *line;
+	size_t n = 0;
+
+	while (*p == ' ')
+		p++;
+	if (*p == '\0' || *p == '\n')
+		return false;
+	while (*p != '\0' && *p != '\n' && *p != ' ') {
+		char c = *p++;
+
+		if (c == '\\' && is_octal(p)) {
+			c = (char)((p[0] - '0') * 64 + (p[1] - '0') * 8 + (p[2] - '0'));
+			p += 3;
+		}
+		if (n + 1 < cap)
+			buf[n++] = c;
+	}
+	buf[n] = '\0';
+	*line = p;
+	return true;
+}
+
+/* "36 35 98:0 /root /mountpoint opts [tags ...] - fstype source superopts" */
+bool mountinfo_parse(const char *line, struct mountinfo *ret)
+{
+	char skip[PATH_MAX], device[32];
+
+	if (!take_field(&line, skip, sizeof(skip)) || !take_field(&line, skip, sizeof(skip)) ||
+	    !take_field(&line, device, sizeof(device)) || !take_field(&line, skip, sizeof(skip)) ||
+	    !take_field(&line, ret->mountpoint, sizeof(ret->mountpoint)))
+		return false;
+	if (sscanf(device, "%u:%u", &ret->major, &ret->minor) != 2)
+		return false;
+	do {
+		if (!take_field(&line, skip, sizeof(skip)))
+			return false;
+	} while (strcmp(skip, "-") != 0);
+	if (!take_field(&line, ret->fstype, sizeof(ret->fstype)))
+		return false;
+	if (!take_field(&line, ret->source, sizeof(ret->source)))
+		ret->source[0] = '\0';
+	return true;
+}
+
+int mountinfo_find(const char *path, struct mountinfo *ret)
+{
+	struct mountinfo *one = malloc(sizeof(*one));
+	FILE *f = fopen("/proc/self/mountinfo", "re");
+	char *line = NULL;
+	size_t cap = 0;
+	int r = f && one ? -ENOENT : -errno;
+
+	/* Later lines lie on top of earlier ones. */
+	while (f && one && getline(&line, &cap, f) > 0)
+		if (mountinfo_parse(line, one) && strcmp(one->mountpoint, path) == 0) {
+			*ret = *one;
+			r = 0;
+		}
+	free(line);
+	free(one);
+	if (f)
+		fclose(f);
+	return r;
+}
+
+bool mountinfo_is_ours(const struct mountinfo *m)
+{
+	size_t n = sizeof(OUR_FSTYPE) - 1;
+
+	return strncmp(m->fstype, OUR_FSTYPE, n) == 0 && (m->fstype[n] == '\0' || m->fstype[n] == '-');
+}
+
+enum mountinfo_state mountinfo_state(const char *path, struct mountinfo *ret)
+{
+	if (mountinfo_find(path, ret) < 0)
+		return MOUNTINFO_NONE;
+	if (!mountinfo_is_ours(ret))
+		return MOUNTINFO_FOREIGN;
+	switch (bounded_statfs(path, STATFS_TIMEOUT_MS)) {
+	case -ENOTCONN:
+	case -ECONNABORTED:
+		return MOUNTINFO_DEAD;
+	case -ETIMEDOUT:
+		return MOUNTINFO_STUCK;
+	default:
+		return MOUNTINFO_ALIVE;
+	}
+}
+
+static int detach_by_helper(const char *path)
+{
+	char *argv[] = { (char *)"fusermount3", (char *)"-u", (char *)"-z", (char *)"-q", (char *)"--", (char *)path, NULL };
+	int status = 0;
+	pid_t pid;
+	int r = posix_spawnp(&pid, "fusermount3", NULL, NULL, argv, environ);
+
+	if (r != 0)
+		return -r;
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return -errno;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
+}
+
+int mountinfo_detach(const char *path)
+{
+	if (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
+		return 0;
+	return errno == EPERM ? detach_by_helper(path) : -errno;
+}
+
+int mountinfo_abort(unsigned minor)
+{
+	char path[64];
+	int fd, r;
+
+	snprintf(path, sizeof(path), "/sys/fs/fuse/connections/%u/abort", minor);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	r = write(fd, "1", 1) == 1 ? 0 : -errno;
+	close(fd);
+	return r;
+}

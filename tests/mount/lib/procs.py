@@ -62,7 +62,7 @@ class Child:
         self.argv = argv
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         shell = isinstance(argv, str)
-        args = ["bash", "-c", argv] if shell else [os.fspath(a) for a in argv]
+        args = ["bash", "-c", argv] if shell else [a if isinstance(a, (str, bytes)) else os.fspath(a) if hasattr(a, "__fspath__") else str(a) for a in argv]
         pipe = subprocess.PIPE if stdin is not None else subprocess.DEVNULL
         self.started = time.monotonic()
         self.proc = subprocess.Popen(args, stdin=pipe, stdout=self._out, stderr=self._err, start_new_session=True, **popen)

@@ -22,10 +22,11 @@
 
 #define BRACE_RESULTS_MAX 10000000u
 #define BRACE_DEPTH_MAX 32u
+#define BRACE_BYTES_MAX (UINT64_C(2) << 30) /* longest result x results: bounds the time of one line */
 
 struct brace;
 
-/* The pattern is copied. -ENOSPC: more than BRACE_RESULTS_MAX results or BRACE_DEPTH_MAX levels. -ENOMEM. */
+/* The pattern is copied. -ENOSPC: more results, levels or bytes than the limits above. -ENOMEM. */
 int brace_create(const char *pattern, size_t len, struct brace **ret_b) __attribute__((warn_unused_result));
 void brace_destroy(struct brace *b); /* NULL is fine */
 /* How many results; 1: the pattern means itself, unless it holds a "::" with one side empty. */

@@ -142,11 +142,12 @@ def check_fuse_headers(_build):
 
 
 def check_own_header_first(_build):
-    """foo.c includes folder/foo.h first."""
+    """foo.c includes folder/foo.h first, or foo_i.h, which includes that."""
     for path in files({".c"}, PRODUCT):
         header = path.with_suffix(".h")
         includes = includes_of(path)
-        if header.exists() and includes and pathlib.Path(includes[0]).name != header.name:
+        own = (header.name, f"{path.stem}_i.h")
+        if header.exists() and includes and pathlib.Path(includes[0]).name not in own:
             yield f"{name_of(path)}: includes {includes[0]} before its own header"
 
 

@@ -42,6 +42,7 @@ class Case:
     command: list
     limit_s: int
     env: dict
+    folder: str = str(TESTS.parent)  # where it runs
 
 
 @dataclasses.dataclass
@@ -80,7 +81,8 @@ def meson_cases(build):
         limit_s = LIMIT_S.get(group, DEFAULT_LIMIT_S)
         if test.get("timeout"):
             limit_s = max(limit_s, int(test["timeout"]))
-        yield Case(group, test["name"], kind, test["cmd"], limit_s, dict(test.get("env") or {}))
+        yield Case(group, test["name"], kind, test["cmd"], limit_s, dict(test.get("env") or {}),
+                   test.get("workdir") or str(build))  # as meson itself would run it
 
 
 def pytest_cases():
@@ -200,7 +202,7 @@ def run_caged(case, command, env, log, factor):
         caged = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork",
                  "--kill-child", "--mount-proc", *caged]
     process = subprocess.Popen(caged, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
-                               cwd=TESTS.parent, start_new_session=True)
+                               cwd=case.folder, start_new_session=True)
     try:
         return process.wait(limit_s + GRACE_S)
     except subprocess.TimeoutExpired:

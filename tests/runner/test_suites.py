@@ -160,6 +160,11 @@ def test_stuck_mount_is_freed(tmp_path):
     assert not process_exists("sleep-98763")
 
 
+def test_folder_of_a_case(tmp_path):
+    case = suites.Case("demo", "case", "main", ["/bin/sh", "-c", f"test . -ef {tmp_path}"], 60, {}, str(tmp_path))
+    assert counts(suites.run_case(case, tmp_path, tmp_path, Options())) == (1, 0, 0)
+
+
 def test_selection():
     cases = [suites.Case("unit", "unit_pool", "main", [], 1, {}),
              suites.Case("mount", "control", "pytest", [], 1, {}),

@@ -127,7 +127,7 @@ static ssize_t step_sendfile(struct job *j, uint64_t done, size_t n)
 	return k <= 0 ? k : pread(out, j->got + done, (size_t)k, 0);
 }
 
-/* The target lies on a disk file system: the kernel may refuse the call between two kinds of file systems. */
+/* Out of a read-only mount the target always lies elsewhere; where the kernel refuses that, do as cp(1) does. */
 static ssize_t step_copy_range(struct job *j, uint64_t done, size_t n)
 {
 	static int out = -1;
@@ -138,6 +138,8 @@ static ssize_t step_copy_range(struct job *j, uint64_t done, size_t n)
 	if (out < 0)
 		return -1;
 	ssize_t k = copy_file_range(j->fd, &at, out, &zero, n, 0);
+	if (k < 0 && errno == EXDEV)
+		return step_pread(j, done, n);
 	return k <= 0 ? k : pread(out, j->got + done, (size_t)k, 0);
 }
 

@@ -233,7 +233,7 @@ static void parse_command_line(struct slowfs *sf, struct startup *s, int argc, c
 			if (id != '?')
 				fprintf(stderr, "slowfs: bad --%s: %s\n",
 					long_options[index].name, optarg ? optarg : "");
-			fputs(usage_text, stderr);
+			fputs("slowfs: see --help\n", stderr);
 			exit(1);
 		}
 	}

@@ -73,7 +73,7 @@ static void cmd_latency(struct answer *a, char **w, size_t n)
 	uint64_t ns;
 
 	if (n != 3 || !slow_parse_ops(w[1], &mask) || !slow_parse_ns(w[2], 1000000, &ns)) {
-		a->error = "usage: latency all|meta|OP,… DURATION";
+		a->error = "usage: latency all|meta|OP[,OP] DURATION";
 		return;
 	}
 	for (int op = 0; op < SLOW_RELEASE; op++)
@@ -117,7 +117,7 @@ static void cmd_hang(struct answer *a, char **w, size_t n)
 		is_good = !strncmp(w[i], "op=", 3) ? slow_parse_ops(w[i] + 3, &ops)
 						   : slow_parse_intr(w[i], &intr);
 	if (!is_good)
-		a->error = "usage: hang GLOB [kill|any|ignore] [op=OP,…]";
+		a->error = "usage: hang GLOB [kill|any|ignore] [op=OP[,OP]]";
 	else if (slow_queue_hang(a->sf, w[1], ops, intr) < 0)
 		a->error = "out of memory";
 }
@@ -267,7 +267,7 @@ static void cmd_wait(struct answer *a, char **w, size_t n)
 	is_good = is_good && (n == at + 1 || n == at + 2) && slow_parse_u64(w[at], &g.target) &&
 		  (n == at + 1 || slow_parse_ns(w[at + 1], SLOW_NS_PER_S, &timeout_ns));
 	if (!is_good)
-		a->error = "usage: wait-hung|wait-hung-max|wait-handles-max N [TIMEOUT], wait-op OP,… N [TIMEOUT]";
+		a->error = "usage: wait-hung|wait-hung-max|wait-handles-max N [TIMEOUT], wait-op OP[,OP] N [TIMEOUT]";
 	else if (!slow_queue_wait(a->sf, slow_now_ns() + timeout_ns, pred, &g))
 		a->error = "timeout";
 }

@@ -493,6 +493,9 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
 	struct slowfs *sf = userdata;
 
 	fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
+	/* not a default of the low-level library: without it one LOOKUP or READDIR at
+	 * a time in each directory */
+	fuse_set_feature_flag(conn, FUSE_CAP_PARALLEL_DIROPS);
 	/* with it a reader that uses O_DIRECT sends no INTERRUPT */
 	fuse_unset_feature_flag(conn, FUSE_CAP_ASYNC_DIO);
 	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_READ);

@@ -24,6 +24,9 @@ struct engine_config {
 	struct cache_config cache; /* cb is filled in by the engine */
 	uint64_t prefetch_bytes_per_s;
 	uint64_t seed;
+	/* Run fn(arg) where it may wait for the origin (meta_run). */
+	int (*run)(void *ctx, void (*fn)(void *arg), void *arg);
+	void *run_ctx;
 	/* A generation was superseded (the kernel's entry may be expired). Any thread, no lock. */
 	void (*changed)(void *ctx, struct cache_file *f);
 	void *ctx;
@@ -41,6 +44,9 @@ bool engine_read_cancel(struct engine *e, struct cache_read *r);
 /* Bind an open generation to its name; the number is counted: engine_file_unbind() when the last handle goes. */
 int engine_file_bind(struct engine *e, struct cache_file *f, const char *path, uint64_t reader);
 void engine_file_unbind(struct engine *e, struct cache_file *f, uint64_t reader);
+
+/* Attributes that a prefetch brought for the path, not older than since_ns: a LOOKUP then needs no round trip. */
+bool engine_attr_get(struct engine *e, const char *path, uint64_t since_ns, struct origin_attr *ret, uint64_t *ret_ns);
 
 /* ---- control (fs/control.c) ---- */
 /* Number of the name (made if new), one reference for the caller. path: relative, normalised (no leading ./, no //, no ..). -ENOMEM, -ENOSPC */

@@ -34,6 +34,7 @@ struct hintfs {
 int meta_create(struct meta **ret_m);
 int meta_run(struct meta *m, void (*fn)(void *arg), void *arg);
 void meta_shutdown(struct meta *m); /* queued work is run with nobody waiting; never joins stuck threads */
+bool meta_destroy(struct meta *m, unsigned wait_ms); /* false: a thread hangs in the origin; m is left allocated on purpose */
 
 /* ---- fuse_data.c: the session that scripts see (lead) */
 /* Mount and be ready to serve; the kernel answers from here on once data_session_start() runs. Errors name object and cause in the log. */

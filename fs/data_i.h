@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fs/data_i.h - shared inside fs/data*.c. */
+#ifndef FS_DATA_I_H
+#define FS_DATA_I_H
+
+#include "cache/base/err.h"
+#include "cache/base/log.h"
+#include "cache/base/sync.h"
+#include "cache/base/time.h"
+#include "fs/data.h"
+#include "fs/dirsnap.h"
+#include "fs/engine.h"
+#include "fs/node.h"
+
+#include <pthread.h>
+
+#define LATE_NS 1000000000ull	   /* a metadata call is late after this ... */
+#define LATE_GRACE_NS 20000000ull  /* ... or after this, while another one is late already */
+#define WATCH_NS 20000000ull	   /* period of the watch thread while there is something to watch */
+#define STALE_NS 1000000000ull	   /* how long the LOOKUP after an ESTALE keeps its descriptor */
+#define STALE_SLOTS 256u
+#define DEVS_MAX 256u
+
+/* One OPEN that was answered ESTALE: who asked for which name, and what the LOOKUP that followed found. */
+struct stale_slot {
+	uint64_t until_ns; /* 0: free */
+	uint64_t parent_id, node_id; /* node_id: 0 until the LOOKUP came */
+	uint32_t tid;
+	int fd;	    /* owned; -1 */
+	char *name; /* owned */
+};
+
+struct data_view {
+	/* const after create */
+	struct hintfs *h;
+	struct node_table *nodes;
+	struct dirsnap_table *snaps;
+	pthread_t watch;
+	double timeout_s; /* of entries and attributes */
+	uint64_t revalidate_ns;
+	uint64_t root_dev;
+
+	struct hfs_mutex lock; /* rank HFS_RANK_SESSION */
+	struct hfs_cond wake;
+	/* guarded by lock */
+	struct data_req *metas, *reads; /* parked */
+	struct data_req *pool;
+	struct data_handle *handles; /* open ones: the kernel sends no RELEASE when the mount is torn down */
+	struct data_dir_handle *dirs;
+	uint32_t pool_n;
+	uint32_t n_metas, n_reads, n_interrupted;
+	bool is_stopping, is_watch_idle;
+	struct stale_slot stale[STALE_SLOTS];
+	uint32_t n_stale;
+	uint64_t devs[DEVS_MAX]; /* origin devices below the root's, for unique inode numbers */
+	uint32_t n_devs;
+	struct statvfs statfs;
+	bool has_statfs;
+
+	_Atomic uint64_t next_id;
+	_Atomic uint32_t n_open, n_dirs;
+	_Atomic bool is_late; /* some metadata call has been out for LATE_NS */
+};
+
+struct data_handle {
+	struct node *node;	 /* counted */
+	struct cache_file *file; /* borrowed from the node while it is open */
+	struct data_handle *prev, *next; /* of view->handles; guarded by view->lock */
+};
+
+struct data_dir_handle {
+	struct node *node;	/* counted */
+	struct dirsnap *snap;	/* counted */
+	struct data_dir_handle *prev, *next;
+};
+
+/* Claim and answer. False: somebody else had; res is then still the caller's to undo. */
+bool data_answer(struct data_req *r, int err, const struct data_result *res);
+/* List as parked, with a reference for the job, and run fn(r) on a metadata thread; fn ends with data_job_done(r). */
+void data_park_meta(struct data_req *r, void (*fn)(void *r));
+void data_job_done(struct data_req *r);
+void data_req_unref(struct data_req *r);
+bool data_list_add(struct data_req *r, bool is_read); /* false: stopping, answered */
+char *data_req_path(struct data_req *r); /* of r->node, with r->name_own if it has one; malloc'd */
+
+void data_fill_entry(struct data_view *v, struct data_entry *e, uint64_t node_id, const struct origin_attr *attr);
+uint64_t data_ino(struct data_view *v, const struct hfs_identity *id);
+bool data_is_shown(uint32_t mode); /* regular file, directory, symlink */
+void data_superseded(struct data_view *v, struct node *old); /* takes the reference */
+
+/* data_meta.c */
+void data_lookup(struct data_req *r);
+void data_getattr(struct data_req *r);
+void data_readlink(struct data_req *r);
+void data_statfs(struct data_req *r);
+void data_xattr(struct data_req *r);
+/* data_open.c */
+void data_open(struct data_req *r);
+bool data_stale_expected(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name);
+void data_stale_keep(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name, uint64_t node_id, int fd);
+void data_stale_sweep(struct data_view *v, uint64_t now_ns, bool is_all);
+/* data_dir.c */
+void data_opendir(struct data_req *r);
+void data_readdir(struct data_req *r);
+bool data_opendir_answer(struct data_req *r, struct dirsnap *s);
+void data_readdir_known(struct data_req *r);
+/* data_read.c */
+void data_read(struct data_req *r);
+/* From the last snapshot, when the origin is late: false if there is none. Answers through data_answer. */
+bool data_answer_late(struct data_req *r);
+
+#endif

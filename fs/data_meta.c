@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fs/data_meta.c - names and attributes: LOOKUP, GETATTR, READLINK, STATFS, xattrs; and the answers from the last
+ * snapshot for all metadata when the origin is late.
+ *
+ * Every job_*() runs on a metadata thread and may block as long as the origin does. It collects its result in locals, claims the
+ * request with data_answer(), and undoes what it did if somebody else had claimed it.
+ */
+#include "fs/data_i.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XATTR_BYTES_MAX 65536u
+
+static bool is_ctl_name(const struct data_req *r)
+{
+	return r->node_id == NODE_ROOT_ID && !strcmp(r->name, DATA_CTL_NAME);
+}
+
+/* The symlink to the control session: found by LOOKUP, absent from READDIR. */
+static void ctl_attr(struct data_view *v, struct data_result *res)
+{
+	struct origin_attr a = {
+		.id = { .dev = v->root_dev, .ino = DATA_CTL_ID, .size_bytes = strlen(v->h->opts.ctl_dir) },
+		.mode = S_IFLNK | 0777,
+		.nlink = 1,
+		.uid = v->h->opts.ctl_uid,
+		.gid = v->h->opts.ctl_gid,
+		.blksize = 4096,
+	};
+
+	data_fill_entry(v, &res->entry, DATA_CTL_ID, &a);
+}
+
+static void answer_negative(struct data_req *r)
+{
+	struct data_result res = { .entry.timeout_s = r->v->timeout_s };
+
+	data_answer(r, 0, &res);
+}
+
+/* Answer with a node that was counted for the kernel; take the count back if the answer came too late. */
+static void answer_node(struct data_req *r, struct node *n, const struct origin_attr *attr)
+{
+	struct data_view *v = r->v;
+	struct data_result res = { 0 };
+
+	data_fill_entry(v, &res.entry, n->id, attr);
+	uint64_t id = n->id;
+	if (!data_answer(r, 0, &res))
+		node_forget(v->nodes, id, 1);
+}
+
+/* ---- LOOKUP --------------------------------------------------------------------------- */
+
+/* The LOOKUP that follows an ESTALE: open afresh and keep the descriptor for the OPEN to come. */
+static int lookup_fresh(struct data_view *v, const char *path, struct origin_attr *attr, int *ret_fd)
+{
+	int rc = origin_open(v->h->origin, path, ret_fd, attr);
+
+	if (rc == -EISDIR || rc == -ELOOP || rc == -ENXIO)
+		rc = origin_stat(v->h->origin, path, true, attr);
+	return rc;
+}
+
+static void job_lookup(void *arg)
+{
+	struct data_req *r = arg;
+	struct data_view *v = r->v;
+	struct origin_attr attr;
+	struct node *old = NULL, *n;
+	int fd = -1, rc = -ENOMEM;
+	bool is_fresh = data_stale_expected(v, r->tid, r->node_id, r->name_own);
+	char *path = data_req_path(r);
+
+	if (!path)
+		goto fail;
+	if (is_fresh)
+		rc = lookup_fresh(v, path, &attr, &fd);
+	else
+		rc = origin_stat(v->h->origin, path, false, &attr);
+	if (rc == 0 && !data_is_shown(attr.mode))
+		rc = -ENOENT;
+	if (rc < 0)
+		goto fail;
+	n = node_bind(v->nodes, r->node, r->name_own, strlen(r->name_own), &attr, hfs_now_ns(), true, &old);
+	if (!n) {
+		rc = -ENOMEM;
+		goto fail;
+	}
+	data_superseded(v, old);
+	if (is_fresh)
+		data_stale_keep(v, r->tid, r->node_id, r->name_own, n->id, fd);
+	fd = -1;
+	answer_node(r, n, &attr);
+	node_put(v->nodes, n);
+	goto out;
+fail:
+	if (rc == -ENOENT) {
+		n = node_find(v->nodes, r->node, r->name_own, strlen(r->name_own), false);
+		if (n) {
+			node_supersede(v->nodes, n);
+			data_superseded(v, n);
+		}
+		answer_negative(r);
+	} else {
+		data_answer(r, rc, NULL);
+	}
+out:
+	if (fd >= 0)
+		close(fd);
+	free(path);
+	data_job_done(r);
+}
+
+/* What memory knows and is fresh enough: a node looked up or listed a moment ago, or a file just prefetched. */
+static bool lookup_from_memory(struct data_req *r)
+{
+	struct data_view *v = r->v;
+	uint64_t now_ns = hfs_now_ns(), at_ns;
+	struct origin_attr attr;
+	struct node *old = NULL, *n = node_find(v->nodes, r->node, r->name, strlen(r->name), true);
+
+	if (n) {
+		node_attr_get(v->nodes, n, &attr, &at_ns);
+		if (now_ns - at_ns < v->revalidate_ns) {
+			answer_node(r, n, &attr);
+			node_put(v->nodes, n);
+			return true;
+		}
+		node_forget(v->nodes, n->id, 1);
+		node_put(v->nodes, n);
+	}
+	char *path = node_path(v->nodes, r->node, r->name, strlen(r->name));
+	if (!path)
+		return false;
+	bool is_known = engine_attr_get(v->h->engine, path, now_ns - v->revalidate_ns, &attr, &at_ns);
+	free(path);
+	if (!is_known)
+		return false;
+	n = node_bind(v->nodes, r->node, r->name, strlen(r->name), &attr, at_ns, true, &old);
+	if (!n)
+		return false;
+	data_superseded(v, old);
+	answer_node(r, n, &attr);
+	node_put(v->nodes, n);
+	return true;
+}
+
+void data_lookup(struct data_req *r)
+{
+	struct data_result res = { 0 };
+
+	if (is_ctl_name(r)) {
+		ctl_attr(r->v, &res);
+		data_answer(r, 0, &res);
+		return;
+	}
+	if (strlen(r->name) > NAME_MAX) {
+		data_answer(r, -ENAMETOOLONG, NULL);
+		return;
+	}
+	if (!data_stale_expected(r->v, r->tid, r->node_id, r->name) && lookup_from_memory(r))
+		return;
+	r->name_own = strdup(r->name);
+	if (!r->name_own) {
+		data_answer(r, -ENOMEM, NULL);
+		return;
+	}
+	data_park_meta(r, job_lookup);
+}
+
+/* ---- GETATTR ---------------------------------------------------------------------------- */
+
+static void answer_attr(struct data_req *r)
+{
+	struct data_result res = { 0 };
+	struct origin_attr attr;
+
+	node_attr_get(r->v->nodes, r->node, &attr, NULL);
+	data_fill_entry(r->v, &res.entry, r->node->id, &attr);
+	data_answer(r, 0, &res);
+}
+
+static void job_getattr(void *arg)
+{
+	struct data_req *r = arg;
+	struct data_view *v = r->v;
+	struct origin_attr attr;
+	struct origin_attr known;
+	char *path = data_req_path(r);
+	int rc = path ? origin_stat(v->h->origin, path, false, &attr) : -ENOMEM;
+
+	node_attr_get(v->nodes, r->node, &known, NULL);
+	if (rc == 0 && r->node_id != NODE_ROOT_ID &&
+	    (!S_ISDIR(attr.mode) || attr.id.dev != known.id.dev || attr.id.ino != known.id.ino)) {
+		node_supersede(v->nodes, r->node);
+		rc = -ESTALE;
+	}
+	if (rc < 0) {
+		data_answer(r, rc == -ENOENT ? -ESTALE : rc, NULL);
+	} else {
+		node_attr_set(v->nodes, r->node, &attr, hfs_now_ns());
+		answer_attr(r);
+	}
+	free(path);
+	data_job_done(r);
+}
+
+void data_getattr(struct data_req *r)
+{
+	struct data_view *v = r->v;
+	struct data_result res = { 0 };
+	struct origin_attr attr;
+	uint64_t at_ns;
+
+	if (r->node_id == DATA_CTL_ID) {
+		ctl_attr(v, &res);
+		data_answer(r, 0, &res);
+		return;
+	}
+	node_attr_get(v->nodes, r->node, &attr, &at_ns);
+	if (!S_ISDIR(attr.mode) || (at_ns && hfs_now_ns() - at_ns < v->revalidate_ns))
+		answer_attr(r); /* a generation never changes */
+	else
+		data_park_meta(r, job_getattr);
+}
+
+/* ---- READLINK, STATFS ----------------------------------------------------------------------- */
+
+static void job_readlink(void *arg)
+{
+	struct data_req *r = arg;
+	char buf[PATH_MAX + 1];
+	struct data_result res = { .bytes = buf };
+	char *path = data_req_path(r);
+	ssize_t n = path ? origin_readlink(r->v->h->origin, path, buf, PATH_MAX) : -ENOMEM;
+
+	if (n >= 0) {
+		buf[n] = '\0';
+		res.bytes_len = (size_t)n;
+	}
+	data_answer(r, n < 0 ? (int)n : 0, &res);
+	free(path);
+	data_job_done(r);
+}
+
+void data_readlink(struct data_req *r)
+{
+	if (r->node_id == DATA_CTL_ID) {
+		const char *dir = r->v->h->opts.ctl_dir;
+		struct data_result res = { .bytes = dir, .bytes_len = strlen(dir) };
+
+		data_answer(r, 0, &res);
+		return;
+	}
+	data_park_meta(r, job_readlink);
+}
+
+static void job_statfs(void *arg)
+{
+	struct data_req *r = arg;
+	struct data_view *v = r->v;
+	struct data_result res = { 0 };
+	int rc = origin_statfs(v->h->origin, &res.statfs);
+
+	if (rc == 0) {
+		hfs_mutex_lock(&v->lock);
+		v->statfs = res.statfs;
+		v->has_statfs = true;
+		hfs_mutex_unlock(&v->lock);
+	}
+	data_answer(r, rc, &res);
+	data_job_done(r);
+}
+
+void data_statfs(struct data_req *r)
+{
+	data_park_meta(r, job_statfs);
+}
+
+/* ---- xattrs ------------------------------------------------------------------------------------ */
+
+static void job_xattr(void *arg)
+{
+	struct data_req *r = arg;
+	struct data_result res = { 0 };
+	struct origin *o = r->v->h->origin;
+	char *path = node_path(r->v->nodes, r->node, NULL, 0), *buf = NULL;
+	ssize_t n = -ENOMEM;
+
+	if (r->size > 0)
+		buf = malloc(r->size);
+	if (path && (buf || r->size == 0)) {
+		if (r->op == DATA_GETXATTR)
+			n = origin_getxattr(o, path, r->name_own, buf, r->size);
+		else
+			n = origin_listxattr(o, path, buf, r->size);
+	}
+	if (n >= 0) {
+		res.bytes = buf;
+		res.bytes_len = (size_t)n;
+	}
+	data_answer(r, n < 0 ? (int)n : 0, &res);
+	free(buf);
+	free(path);
+	data_job_done(r);
+}
+
+void data_xattr(struct data_req *r)
+{
+	if (r->node_id == DATA_CTL_ID || (r->op == DATA_GETXATTR && strncmp(r->name, "user.", 5))) {
+		data_answer(r, -ENOTSUP, NULL);
+		return;
+	}
+	if (r->op == DATA_GETXATTR && !(r->name_own = strdup(r->name))) {
+		data_answer(r, -ENOMEM, NULL);
+		return;
+	}
+	if (r->size > XATTR_BYTES_MAX)
+		r->size = XATTR_BYTES_MAX;
+	data_park_meta(r, job_xattr);
+}
+
+/* ---- the origin is late ---------------------------------------------------------------------------- */
+
+static bool late_lookup(struct data_req *r)
+{
+	struct data_view *v = r->v;
+	struct origin_attr attr;
+	struct node *n;
+
+	if (data_stale_expected(v, r->tid, r->node_id, r->name_own))
+		return false; /* the caller was told that what we know is old */
+	n = node_find(v->nodes, r->node, r->name_own, strlen(r->name_own), true);
+	if (!n)
+		return false;
+	node_attr_get(v->nodes, n, &attr, NULL);
+	answer_node(r, n, &attr);
+	node_put(v->nodes, n);
+	return true;
+}
+
+static bool late_statfs(struct data_req *r)
+{
+	struct data_result res = { 0 };
+	bool has;
+
+	hfs_mutex_lock(&r->v->lock);
+	has = r->v->has_statfs;
+	res.statfs = r->v->statfs;
+	hfs_mutex_unlock(&r->v->lock);
+	return has && data_answer(r, 0, &res);
+}
+
+static bool late_opendir(struct data_req *r)
+{
+	struct dirsnap *s = dirsnap_find(r->v->snaps, r->node_id, NULL);
+
+	return s && data_opendir_answer(r, s);
+}
+
+bool data_answer_late(struct data_req *r)
+{
+	switch (r->op) {
+	case DATA_LOOKUP:
+		return late_lookup(r);
+	case DATA_GETATTR:
+		answer_attr(r);
+		return true;
+	case DATA_STATFS:
+		return late_statfs(r);
+	case DATA_OPENDIR:
+		return late_opendir(r);
+	case DATA_READDIR:
+		data_readdir_known(r);
+		return true;
+	default:
+		return false; /* never seen, or content: it waits */
+	}
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fs/engine_ctl.c - the engine as the control session sees it: streams, waits, figures. Thin: take the lock, hand over, run.
+ */
+#include "fs/engine_i.h"
+
+#include <stdlib.h>
+
+int engine_stream_create(struct engine *e, uint32_t *ret_stream)
+{
+	engine_enter(e);
+	int rc = e->is_stopping ? -ESHUTDOWN : sched_stream_create(e->sched, ret_stream);
+	engine_leave(e);
+	return rc;
+}
+
+/* A list went: names that only it knew can go. */
+static void sweep_start(struct engine *e)
+{
+	e->gc_left = e->n_names;
+}
+
+void engine_stream_destroy(struct engine *e, uint32_t stream)
+{
+	engine_enter(e);
+	sched_stream_destroy(e->sched, stream);
+	sweep_start(e);
+	engine_leave(e);
+}
+
+void engine_stream_replace(struct engine *e, uint32_t stream)
+{
+	engine_enter(e);
+	sched_stream_replace(e->sched, stream);
+	sweep_start(e);
+	engine_leave(e);
+}
+
+void engine_stream_cancel(struct engine *e, uint32_t stream)
+{
+	engine_enter(e);
+	sched_stream_cancel(e->sched, stream);
+	sweep_start(e);
+	engine_leave(e);
+}
+
+int64_t engine_stream_append(struct engine *e, uint32_t stream, const struct sched_entry *entries, size_t n)
+{
+	engine_enter(e);
+	int64_t rc = e->is_stopping ? -ESHUTDOWN : sched_stream_append(e->sched, stream, entries, n);
+	engine_leave(e);
+	return rc;
+}
+
+int engine_stream_mark(struct engine *e, uint32_t stream, enum sched_mark mark, uint64_t value)
+{
+	engine_enter(e);
+	int rc = e->is_stopping ? -ESHUTDOWN : sched_stream_mark(e->sched, stream, mark, value, hfs_now_ns());
+	engine_leave(e);
+	return rc;
+}
+
+int engine_stream_stats(struct engine *e, uint32_t stream, struct sched_stream_stats *ret)
+{
+	hfs_mutex_lock(&e->lock);
+	int rc = sched_stream_stats_get(e->sched, stream, ret);
+	hfs_mutex_unlock(&e->lock);
+	return rc;
+}
+
+size_t engine_stream_entries(struct engine *e, uint32_t stream, uint64_t index, struct sched_entry *ret, size_t n)
+{
+	size_t k = 0;
+
+	hfs_mutex_lock(&e->lock);
+	while (k < n && sched_stream_entry(e->sched, stream, index + k, &ret[k]) == 0)
+		k++;
+	hfs_mutex_unlock(&e->lock);
+	return k;
+}
+
+/* ---- waits ------------------------------------------------------------------------------------ */
+
+static int wait_add(struct engine *e, bool is_batch, uint32_t id, uint64_t batch, void (*done)(void *arg, int err), void *arg,
+		    uint64_t *ret_token)
+{
+	struct wait *w = calloc(1, sizeof(*w));
+	int rc;
+
+	if (!w)
+		return -ENOMEM;
+	engine_enter(e);
+	*w = (struct wait){ .next = e->waits, .token = e->next_token++, .done = done, .arg = arg };
+	*ret_token = w->token;
+	if (e->is_stopping)
+		rc = -ESHUTDOWN;
+	else if (is_batch)
+		rc = sched_wait_batch(e->sched, id, batch, w->token, hfs_now_ns());
+	else
+		rc = sched_wait_file(e->sched, id, w->token, hfs_now_ns());
+	if (rc < 0)
+		free(w);
+	else
+		e->waits = w;
+	engine_leave(e);
+	return rc;
+}
+
+int engine_wait_batch(struct engine *e, uint32_t stream, uint64_t batch, void (*done)(void *arg, int err), void *arg,
+		      uint64_t *ret_token)
+{
+	return wait_add(e, true, stream, batch, done, arg, ret_token);
+}
+
+int engine_wait_file(struct engine *e, uint32_t name, void (*done)(void *arg, int err), void *arg, uint64_t *ret_token)
+{
+	return wait_add(e, false, name, 0, done, arg, ret_token);
+}
+
+bool engine_wait_cancel(struct engine *e, uint64_t token)
+{
+	struct wait *found = NULL;
+
+	engine_enter(e);
+	for (struct wait **p = &e->waits; *p && !found; p = found ? p : &(*p)->next) {
+		if ((*p)->token == token) {
+			found = *p;
+			*p = found->next;
+			break;
+		}
+	}
+	if (found)
+		sched_wait_cancel(e->sched, token);
+	engine_leave(e);
+	free(found);
+	return found != NULL;
+}
+
+/* ---- figures ------------------------------------------------------------------------------------ */
+
+void engine_prefetch_set(struct engine *e, enum sched_prefetch mode)
+{
+	engine_enter(e);
+	e->prefetch = mode;
+	sched_set_prefetch(e->sched, mode);
+	engine_leave(e);
+}
+
+enum sched_prefetch engine_prefetch_get(struct engine *e)
+{
+	hfs_mutex_lock(&e->lock);
+	enum sched_prefetch mode = e->prefetch;
+	hfs_mutex_unlock(&e->lock);
+	return mode;
+}
+
+void engine_stats(struct engine *e, struct cache_stats *ret_cache, struct sched_stats *ret_sched)
+{
+	cache_stats_get(e->cache, ret_cache);
+	hfs_mutex_lock(&e->lock);
+	sched_stats_get(e->sched, ret_sched);
+	hfs_mutex_unlock(&e->lock);
+}

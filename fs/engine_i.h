@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fs/engine_i.h - shared inside fs/engine*.c.
+ *
+ * One lock (rank HFS_RANK_ENGINE) guards the scheduler and the name table. Who has news for the scheduler (a read, a
+ * fetch that ended) puts an event into a list of its own lock and then *pumps*: whoever finds no other thread pumping takes
+ * the engine's lock, feeds all events, asks for actions and executes them (cache calls that queue work and never
+ * wait), until no event is left. So a reader never waits behind another one's scheduling, and actions are executed in the
+ * order they were decided. Callbacks to others are collected and made after the lock is gone.
+ */
+#ifndef FS_ENGINE_I_H
+#define FS_ENGINE_I_H
+
+#include "cache/base/err.h"
+#include "cache/base/log.h"
+#include "cache/base/sync.h"
+#include "cache/base/time.h"
+#include "fs/engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define NAMES_BLOCK 4096u
+#define NAMES_BLOCKS_MAX 16384u /* 64 Mi names */
+#define NAME_NONE UINT32_MAX
+#define ATTRS_SLOTS 8192u
+#define ACTIONS_MAX 256u
+
+/* A fetch that the scheduler ordered while the file was not open: carried out once it is resolved. */
+struct orphan {
+	struct orphan *next;
+	struct sched_action a;
+};
+
+/* A name known to the scheduler. Guarded by the engine's lock. */
+struct ename {
+	char *path;		 /* owned; NULL: free */
+	struct cache_file *file; /* counted; the generation the scheduler's pages belong to; NULL: not resolved now */
+	struct orphan *orphans;
+	uint32_t hash, hash_next, refs, n_bind;
+	bool is_resolving, is_missing, is_known;
+	uint64_t size_bytes; /* valid if is_known */
+};
+
+enum event_kind { EV_READ, EV_FETCHED, EV_RESOLVED, EV_REALPATH, EV_CHANGED, EV_SLOTS, EV_STARVED };
+
+struct event {
+	enum event_kind kind;
+	uint32_t name;
+	bool is_miss, is_small;
+	int err;
+	struct cache_file *file; /* counted where set */
+	uint64_t off_bytes, len_bytes, reader; /* READ; FETCHED: chunk number in off */
+	uint32_t fetch_off, fetch_len;
+	uint64_t issued_ns, now_ns, size_bytes;
+	char *path; /* REALPATH: owned */
+};
+
+struct wait {
+	struct wait *next;
+	uint64_t token;
+	void (*done)(void *arg, int err);
+	void *arg;
+	int err;
+};
+
+struct attr_slot {
+	uint64_t hash[2], at_ns;
+	struct origin_attr attr;
+};
+
+#define RECORD_BYTES (1u << 20)
+
+struct engine {
+	/* const after create */
+	struct engine_config cfg;
+	struct cache *cache;
+	uint32_t block_bytes;
+	pthread_t timer;
+	bool is_timer_started;
+
+	struct hfs_mutex lock;
+	/* guarded by lock */
+	struct sched *sched;
+	struct ename *blocks[NAMES_BLOCKS_MAX];
+	uint32_t n_names;    /* numbers handed out so far */
+	uint32_t *free_ids;
+	uint32_t n_free, free_cap;
+	uint32_t *buckets;
+	uint32_t n_buckets, n_used;
+	uint32_t gc_at, gc_left; /* names still to be looked at by the sweep */
+	struct wait *waits;
+	uint64_t next_token;
+	enum sched_prefetch prefetch;
+	bool is_stopping;
+	uint64_t next_ns, timer_ns; /* when the scheduler wants to be asked; until when the timer sleeps */
+	struct hfs_cond timer_wake;
+
+	struct hfs_mutex ev_lock; /* leaf */
+	/* guarded by ev_lock */
+	struct event *evs, *evs_spare;
+	uint32_t n_evs, evs_cap, spare_cap;
+
+	_Atomic bool is_pumping;
+	_Atomic bool has_events;
+
+	struct hfs_mutex attr_lock; /* leaf */
+	struct attr_slot *attrs;    /* guarded by attr_lock */
+
+	struct hfs_mutex record_lock; /* leaf */
+	/* guarded by record_lock */
+	char *record;
+	uint64_t record_end; /* bytes ever written */
+	_Atomic uint32_t n_recorders;
+};
+
+/* engine.c */
+void engine_post(struct engine *e, const struct event *ev);
+void engine_pump(struct engine *e);
+/* Ask the scheduler and execute, under the lock; waits that ended are moved to *done for engine_waits_call(). */
+void engine_run_locked(struct engine *e, struct wait **done) HFS_REQUIRES(e->lock);
+void engine_waits_call(struct wait *done);
+/* Lock, unlock with running the scheduler and calling back. */
+void engine_enter(struct engine *e) HFS_ACQUIRE(e->lock);
+void engine_leave(struct engine *e) HFS_RELEASE(e->lock);
+
+/* engine_names.c, all with the lock held */
+struct ename *name_at(struct engine *e, uint32_t name);
+int name_get_locked(struct engine *e, const char *path, size_t len, uint32_t *ret_name);
+uint32_t name_find_locked(struct engine *e, const char *path, size_t len);
+/* Give back what nobody needs: the open generation if no page is left, then the name. */
+void name_trim_locked(struct engine *e, uint32_t name);
+void names_sweep_locked(struct engine *e, uint32_t n);
+void names_finish(struct engine *e);
+/* F is what the name leads to now. Handles new generations and hard links; returns the number whose pages these are. */
+uint32_t name_bind_locked(struct engine *e, uint32_t name, struct cache_file *f);
+void name_unresolve_locked(struct engine *e, uint32_t name); /* its generation is gone: look it up anew */
+
+/* engine_events.c */
+void engine_event_locked(struct engine *e, struct event *ev);
+void engine_execute_locked(struct engine *e, const struct sched_action *a, struct wait **done);
+
+/* engine_record.c */
+void record_read(struct engine *e, const char *path, uint64_t off, uint64_t len);
+void engine_attr_note(struct engine *e, uint32_t name, const struct origin_attr *attr, uint64_t at_ns);
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fs/engine_record.c - accesses as they happen, as lines of the control grammar, for whoever has .ctl/record open.
+ *
+ * One ring of text for all readers; each has its own place in it. A reader that is overtaken goes on at the oldest whole line and
+ * gets a comment line that says how many bytes it missed.
+ */
+#include "fs/engine_i.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LINE_MAX_BYTES 8300u /* a path and two numbers; longer ones are left out */
+
+struct engine_record {
+	struct engine *e;
+	uint64_t at;
+};
+
+/* First characters that the grammar would take for something else are written "./#...". A name with a control character or a
+ * leading quote needs JSON; it is left out of the record with a comment, as it cannot be one line. */
+static bool needs_dot(char c)
+{
+	return c == '#' || c == '@' || c == '"';
+}
+
+static void ring_put_locked(struct engine *e, const char *s, size_t n)
+{
+	size_t at = e->record_end % RECORD_BYTES, first = RECORD_BYTES - at < n ? RECORD_BYTES - at : n;
+
+	memcpy(e->record + at, s, first);
+	memcpy(e->record, s + first, n - first);
+	e->record_end += n;
+}
+
+void record_read(struct engine *e, const char *path, uint64_t off, uint64_t len)
+{
+	char line[LINE_MAX_BYTES];
+	int n;
+
+	if (strpbrk(path, "\n\t"))
+		n = snprintf(line, sizeof(line), "# a name with a tab or newline was read\n");
+	else
+		n = snprintf(line, sizeof(line), "%s%s\t%llu\t%llu\n", needs_dot(path[0]) ? "./" : "", path,
+			     (unsigned long long)off, (unsigned long long)len);
+	if (n < 0 || (size_t)n >= sizeof(line))
+		return;
+	hfs_mutex_lock(&e->record_lock);
+	if (e->record)
+		ring_put_locked(e, line, (size_t)n);
+	hfs_mutex_unlock(&e->record_lock);
+}
+
+int engine_record_open(struct engine *e, struct engine_record **ret)
+{
+	struct engine_record *r = calloc(1, sizeof(*r));
+	int rc = r ? 0 : -ENOMEM;
+
+	if (rc)
+		return rc;
+	r->e = e;
+	hfs_mutex_lock(&e->record_lock);
+	if (!e->record)
+		e->record = malloc(RECORD_BYTES);
+	rc = e->record ? 0 : -ENOMEM;
+	r->at = e->record_end;
+	hfs_mutex_unlock(&e->record_lock);
+	if (rc) {
+		free(r);
+		return rc;
+	}
+	atomic_fetch_add(&e->n_recorders, 1);
+	*ret = r;
+	return 0;
+}
+
+static char ring_at(const struct engine *e, uint64_t at)
+{
+	return e->record[at % RECORD_BYTES];
+}
+
+size_t engine_record_read(struct engine_record *r, char *buf, size_t cap)
+{
+	struct engine *e = r->e;
+	size_t n = 0;
+
+	hfs_mutex_lock(&e->record_lock);
+	if (e->record_end - r->at > RECORD_BYTES) {
+		uint64_t at = e->record_end - RECORD_BYTES;
+
+		while (at < e->record_end && ring_at(e, at++) != '\n')
+			;
+		int k = snprintf(buf, cap, "# %llu bytes of record were lost: read faster\n", (unsigned long long)(at - r->at));
+		n = k > 0 && (size_t)k < cap ? (size_t)k : 0;
+		r->at = at;
+	}
+	while (n < cap && r->at < e->record_end)
+		buf[n++] = ring_at(e, r->at++);
+	hfs_mutex_unlock(&e->record_lock);
+	return n;
+}
+
+void engine_record_close(struct engine_record *r)
+{
+	if (!r)
+		return;
+	atomic_fetch_sub(&r->e->n_recorders, 1);
+	free(r);
+}

@@ -7,6 +7,7 @@ tests/*/test_*.py. Three kinds, told apart by themselves:
   criterion  linked with libcriterion; counts from its XML
   main       exit 0, 1, 77: one passed, failed, skipped
   pytest     counts from its JUnit XML
+A pytest file may set its limit by a line SUITE_LIMIT_S = N.
 A case that crashes, runs into its limit, or runs no test at all counts as failed.
 Every case runs under cage.py: own mount and PID namespace, nothing outlives it.
 """
@@ -15,6 +16,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -28,7 +30,7 @@ TESTS = HERE.parent
 # Folders in the order of running; others follow. Figures and the GPU have commands of their own.
 ORDER = ["unit", "sim", "stress", "fuzz", "fault", "preload", "control", "mount", "clients"]
 NOT_QUICK = {"bench", "gpu", "slow"}
-LIMIT_S = {"unit": 120, "stress": 240, "fuzz": 120}
+LIMIT_S = {"unit": 120, "stress": 240, "fuzz": 120, "mount": 600}
 DEFAULT_LIMIT_S = 300
 GRACE_S = 30  # for the cage to end what hangs, before the cage itself is killed
 TAIL_LINES = 80
@@ -88,8 +90,9 @@ def meson_cases(build):
 def pytest_cases():
     for path in sorted(TESTS.glob("*/test_*.py")):
         group = path.parent.name
-        yield Case(group, path.stem.removeprefix("test_"), "pytest", [str(path)],
-                   LIMIT_S.get(group, DEFAULT_LIMIT_S), {})
+        own = re.search(r"^SUITE_LIMIT_S = (\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        limit_s = int(own[1]) if own else LIMIT_S.get(group, DEFAULT_LIMIT_S)
+        yield Case(group, path.stem.removeprefix("test_"), "pytest", [str(path)], limit_s, {})
 
 
 def find_cases(build):
@@ -277,6 +280,7 @@ def main():
     logs = build / "test-logs"
     logs.mkdir(exist_ok=True)
     total = Result()
+    started = time.monotonic()
     if not cases:
         print("FAILED: no such case, so nothing ran")
         total.failed = 1
@@ -288,6 +292,7 @@ def main():
     except KeyboardInterrupt:
         interrupted = True
         print("interrupted")
+    print(f"took {time.monotonic() - started:.0f} s, logs in {logs}")
     print(total, flush=True)
     if interrupted:
         return 130

@@ -398,7 +398,7 @@ set -e
 mount -t tmpfs none "$T"
 for f in null zero random urandom; do touch "$T/$f"; mount --bind "/dev/$f" "$T/$f"; done
 {more}
-mount --bind "$T" /dev
+mount --rbind "$T" /dev
 """
 
 

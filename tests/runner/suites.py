@@ -108,7 +108,10 @@ def names_of(case):
 
 def select(cases, wanted, skip, known_only=False):
     if known_only and wanted:
-        wanted = [name for name in wanted if any(name in names_of(case) for case in cases)]
+        known = set().union(*(names_of(case) for case in cases)) if cases else set()
+        for name in set(wanted) - known:
+            print(f"suite {name} is not there")
+        wanted = [name for name in wanted if name in known]
         if not wanted:
             return []
     chosen = [case for case in cases if not names_of(case) & set(skip)]

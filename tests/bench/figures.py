@@ -1,0 +1,406 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of the README: each a ratio of interleaved runs on one machine, against a slow origin.
+
+usage: figures.py [--rounds N] [--scratch DIR] [--json FILE] [FIGURE ...]      (no FIGURE: all; --list names them)
+
+The slow origin is slowfs with 1 ms latency on every operation and 200 MB/s in all. Before every run all page
+caches are dropped and the mounts are made anew; the clock starts before the first byte of the order is written. Medians of
+the rounds are printed. Nothing is asserted: machines are shared and noisy, read the ratios.
+"""
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+BUILD = os.environ.get("HINTFS_BUILD", os.path.join(ROOT, "build"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "fault"))
+import slowfsctl  # noqa: E402
+
+MB = 1000 * 1000
+MIB = 1 << 20
+LINK = 200 * MB
+LATENCY_S = 0.001
+FIGURES = {}
+
+
+def figure(f):
+    FIGURES[f.__name__] = f
+    return f
+
+
+def median(values):
+    return statistics.median(values)
+
+
+def drop_caches():
+    os.sync()
+    with open("/proc/sys/vm/drop_caches", "w") as f:
+        f.write("3\n")
+
+
+def call(argv, **kw):
+    return subprocess.run([os.fspath(a) for a in argv], check=True, **kw)
+
+
+# --- data ---------------------------------------------------------------------------------------
+class Data:
+    """Directories of random bytes, made once."""
+
+    def __init__(self, scratch):
+        self.root = os.path.join(scratch, "data")
+
+    def _make(self, name, build):
+        path = os.path.join(self.root, name)
+        if not os.path.exists(path + ".done"):
+            shutil.rmtree(path, ignore_errors=True)
+            os.makedirs(path)
+            build(path)
+            with open(path + ".done", "w"):
+                pass
+        return path
+
+    def shards(self, n=64, size=16 * MIB):
+        def build(path):
+            for i in range(n):
+                with open(os.path.join(path, f"shard-{i:06d}.tar"), "wb") as f:
+                    f.write(random.Random(i).randbytes(size))
+        return self._make(f"shards-{n}-{size}", build)
+
+    def big(self, size=4 << 30):
+        def build(path):
+            with open(os.path.join(path, "train.bin"), "wb") as f:
+                for i in range(size // (16 * MIB)):
+                    f.write(random.Random(i).randbytes(16 * MIB))
+        return self._make(f"big-{size}", build)
+
+    def small(self, n=20000, size=30000):
+        def build(path):
+            pool = random.Random(1).randbytes(4 * MIB)
+            for i in range(n):
+                folder = os.path.join(path, f"class{i % 20:02d}")
+                if i < 20:
+                    os.makedirs(folder)
+                with open(os.path.join(folder, f"img{i:06d}.jpg"), "wb") as f:
+                    f.write(pool[i:i + size])
+        return self._make(f"small-{n}-{size}", build)
+
+
+# --- mounts ---------------------------------------------------------------------------------------
+class Bench:
+    def __init__(self, scratch, rounds):
+        self.scratch, self.rounds, self.data = scratch, rounds, Data(scratch)
+        self.rows = []
+
+    def path(self, *parts):
+        return os.path.join(self.scratch, *parts)
+
+    @contextlib.contextmanager
+    def origin(self, source):
+        mnt = self.path("origin")
+        os.makedirs(mnt, exist_ok=True)
+        drop_caches()
+        with slowfsctl.SlowFS(source, mnt, latency="1ms", bandwidth=str(LINK)) as slow:
+            yield slow
+
+    @contextlib.contextmanager
+    def mount(self, source, memory="256M", **opts):
+        mnt, ctl = self.path("mnt"), self.path("ctl")
+        for d in (mnt, ctl):
+            os.makedirs(d, exist_ok=True)
+        words = [f"memory={memory}", f"ctl={ctl}"] + [k.replace("_", "-") if v is True else f"{k}={v}" for k, v in opts.items()]
+        log = open(self.path("daemon.log"), "ab")
+        daemon = subprocess.Popen([os.path.join(BUILD, "fs", "hintfs"), "-f", "-o", ",".join(words), source, mnt],
+                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 20
+            while subprocess.run(["mountpoint", "-q", mnt]).returncode or not self.status(ctl).get("slots_total"):
+                if daemon.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(f"figures: the mount did not come up: see {self.path('daemon.log')}")
+                time.sleep(0.01)
+            self.wait_slots(ctl)
+            yield Mount(self, mnt, ctl, daemon)
+        finally:
+            subprocess.run(["umount", mnt], stderr=subprocess.DEVNULL)
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                subprocess.run(["umount", "-l", mnt])
+            log.close()
+
+    def status(self, ctl):
+        try:
+            with open(os.path.join(ctl, "status")) as f:
+                return dict(line.split(None, 1) for line in f.read().splitlines() if " " in line)
+        except OSError:
+            return {}
+
+    def wait_slots(self, ctl):
+        """The pool is touched in the background; first touch is not what is measured."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            s = self.status(ctl)
+            if s.get("slots_ready", s.get("slots_total")) == s.get("slots_total"):
+                return
+            time.sleep(0.01)
+
+    def list_file(self, lines, name="list"):
+        path = self.path(name)
+        with open(path, "w") as f:
+            f.writelines(line + "\n" for line in lines)
+        return path
+
+    def read(self, root, listing, threads=1, compute_ns=0, order_to=None, block=MIB, passes=1):
+        argv = [os.path.join(BUILD, "tests", "bench", "bench_reader"), "--threads", str(threads), "--block", str(block),
+                "--compute-ns", str(compute_ns), "--passes", str(passes)]
+        if order_to:
+            argv += ["--order-to", order_to]
+        out = call(argv + [root, listing], stdout=subprocess.PIPE).stdout
+        return json.loads(out)
+
+    def row(self, name, value, asked, note=""):
+        self.rows.append({"figure": name, "value": value, "asked": asked, "note": note})
+        print(f"{name:<58} {value:>10.3f}   {asked:<12} {note}", flush=True)
+
+
+class Mount:
+    def __init__(self, bench, path, ctl, daemon):
+        self.bench, self.path, self.ctl, self.daemon = bench, path, ctl, daemon
+        self.order = os.path.join(ctl, "order")
+
+    def status(self):
+        return self.bench.status(self.ctl)
+
+
+def shuffled(items, seed=7):
+    items = list(items)
+    random.Random(seed).shuffle(items)
+    return items
+
+
+# --- figures ------------------------------------------------------------------------------------------
+def shards_case(b, compute_factor, kinds):
+    """Seconds and origin bytes of each kind, a list a round."""
+    source = b.data.shards()
+    total = 64 * 16 * MIB
+    compute_s = compute_factor * total / LINK
+    readers = 2
+    compute_ns = compute_s * readers / (total / MIB) * 1e9  # each reader has half of the bytes and works all the time
+    listing = b.list_file(shuffled(sorted(os.listdir(source))))
+    results = {k: [] for k in kinds}
+    for _ in range(b.rounds):
+        for kind in kinds:
+            if kind == "local":
+                call(["cat"] + [os.path.join(source, f) for f in os.listdir(source)], stdout=subprocess.DEVNULL)
+                r = b.read(source, listing, readers, compute_ns)
+                r["origin"] = 0
+            elif kind == "direct":
+                with b.origin(source) as slow:
+                    r = b.read(b.path("origin"), listing, readers, compute_ns)
+                    r["origin"] = slow.totals()["bytes"]
+            else:
+                with b.origin(source) as slow, b.mount(b.path("origin")) as m:
+                    slow.reset()
+                    r = b.read(m.path, listing, readers, compute_ns, order_to=m.order if kind == "hinted" else None)
+                    r["origin"] = slow.totals()["bytes"]
+                    r["status_origin"] = int(m.status().get("origin_bytes", 0))
+            results[kind].append(r)
+    return results, total
+
+
+@figure
+def shards_hinted_compute_bound(b):
+    res, total = shards_case(b, 1.2, ["local", "hinted", "plain", "direct"])
+    local = median([r["wall_s"] for r in res["local"]])
+    hinted = median([r["wall_s"] for r in res["hinted"]])
+    plain = median([r["wall_s"] for r in res["plain"]])
+    direct = median([r["wall_s"] for r in res["direct"]])
+    b.row("64 shards, order, compute=1.2x transfer: time/local", hinted / local, "<= 1.05", f"{hinted:.2f} s, local {local:.2f} s")
+    b.row("  origin bytes / dataset", median([r["origin"] for r in res["hinted"]]) / total, "<= 1.01",
+          f"status/slowfs {median([r['status_origin'] / max(r['origin'], 1) for r in res['hinted']]):.4f}")
+    b.row("  without hints: time/local", plain / local, "<= 1.2", f"{plain:.2f} s")
+    b.row("  without hints: time/direct origin", plain / direct, "<= 1.0", f"direct {direct:.2f} s")
+    b.row("  without hints: origin bytes / dataset", median([r["origin"] for r in res["plain"]]) / total, "")
+
+
+@figure
+def shards_hinted_link_bound(b):
+    res, total = shards_case(b, 1 / 1.2, ["hinted"])
+    hinted = median([r["wall_s"] for r in res["hinted"]])
+    b.row("64 shards, order, transfer=1.2x compute: time*link/bytes", hinted * LINK / total, "<= 1.08", f"{hinted:.2f} s")
+
+
+def samples(n=8192, size=65536, file_size=4 << 30):
+    places = random.Random(3).sample(range(file_size // size), n)
+    return [f"train.bin\t{p * size}\t{size}" for p in places]
+
+
+@figure
+def random_samples(b):
+    source = b.data.big()
+    lines = samples()
+    listing = b.list_file(lines)
+    link_rate = LINK / 65536
+    rates, amps, plain_rates = [], [], []
+    for _ in range(b.rounds):
+        with b.origin(source) as slow, b.mount(b.path("origin")) as m:
+            slow.reset()
+            r = b.read(m.path, listing, 1, order_to=m.order, block=65536)
+            rates.append(r["items"] / r["wall_s"])
+            amps.append(slow.totals()["bytes"] / r["bytes"])
+    short = b.list_file(lines[:1024], "short")
+    with b.origin(source) as slow, b.mount(b.path("origin")) as m:
+        r = b.read(m.path, short, 1, block=65536)
+        plain_rates.append(r["items"] / r["wall_s"])
+    b.row("8,192 random 64 KiB samples, order: rate/link", median(rates) / link_rate, ">= 0.8",
+          f"{median(rates):.0f}/s of {link_rate:.0f}/s; without hints {median(plain_rates):.0f}/s")
+    b.row("  origin bytes / needed", median(amps), "<= 1.05")
+
+
+@figure
+def small_files(b):
+    source = b.data.small()
+    names = shuffled(os.path.relpath(os.path.join(d, f), source) for d, _, fs in os.walk(source) for f in fs)
+    listing = b.list_file(names)
+    link_rate = LINK / 30000
+    for opts, label, asked in (({"nocto": True}, "nocto", ">= 0.75"), ({}, "default", ""), ({"immutable": True}, "immutable", "")):
+        rates, amps = [], []
+        for _ in range(b.rounds if opts else 1):
+            with b.origin(source) as slow, b.mount(b.path("origin"), **opts) as m:
+                slow.reset()
+                r = b.read(m.path, listing, 8, order_to=m.order, block=65536)
+                rates.append(r["items"] / r["wall_s"])
+                amps.append(slow.totals()["bytes"] / r["bytes"])
+        b.row(f"20,000 x 30 KB files, order, 8 readers, {label}: rate/link", median(rates) / link_rate, asked,
+              f"{median(rates):.0f}/s of {link_rate:.0f}/s, bytes {median(amps):.3f}")
+
+
+@figure
+def wrong_order(b):
+    """Every line of the order is wrong: other shards than those that are read."""
+    source = b.data.shards()
+    names = shuffled(sorted(os.listdir(source)))
+    listing = b.list_file(names[:32])
+    wrong = b.list_file(names[32:], "wrong")
+    times, plain, byte, plain_byte = [], [], [], []
+    for _ in range(b.rounds):
+        for is_wrong in (True, False):
+            with b.origin(source) as slow, b.mount(b.path("origin")) as m:
+                slow.reset()
+                if is_wrong:
+                    with open(wrong, "rb") as f, open(m.order, "wb") as o:
+                        o.write(f.read())
+                r = b.read(m.path, listing, 2)
+                (times if is_wrong else plain).append(r["wall_s"])
+                (byte if is_wrong else plain_byte).append(slow.totals()["bytes"])
+    b.row("order wrong in every line: time / unhinted", median(times) / median(plain), "<= 1.25")
+    b.row("  bytes / unhinted", median(byte) / median(plain_byte), "<= 2")
+
+
+@figure
+def page_cache_reread(b):
+    """1 GiB in the page cache, read again; beside libfuse's passthrough_ll if $PASSTHROUGH_LL names it, and ext4."""
+    source = b.data.shards()
+    listing = b.list_file(sorted(os.listdir(source)))
+    ours, native, rival, first, warm = [], [], [], [], []
+    rival_bin = os.environ.get("PASSTHROUGH_LL", os.path.join(BUILD, "tests", "bench", "passthrough_ll"))
+    for _ in range(b.rounds):
+        drop_caches()
+        b.read(source, listing)
+        native.append(b.read(source, listing)["wall_s"])
+        with b.mount(source, memory="256M") as m:
+            b.read(m.path, listing)
+            ours.append(b.read(m.path, listing)["wall_s"])
+        if os.access(rival_bin, os.X_OK):
+            mnt = b.path("rival")
+            os.makedirs(mnt, exist_ok=True)
+            p = subprocess.Popen([rival_bin, "-f", "-o", f"source={source},cache=always", mnt], start_new_session=True)
+            while subprocess.run(["mountpoint", "-q", mnt]).returncode:
+                time.sleep(0.01)
+            b.read(mnt, listing)
+            rival.append(b.read(mnt, listing)["wall_s"])
+            subprocess.run(["umount", mnt])
+            p.wait()
+    if rival:
+        b.row("re-read from the page cache: speed / passthrough_ll", median(rival) / median(ours), ">= 0.9")
+    b.row("re-read from the page cache: speed / ext4", median(native) / median(ours), "printed")
+
+
+@figure
+def first_read_from_slots(b):
+    source = b.data.shards(n=8)
+    listing = b.list_file(sorted(os.listdir(source)))
+    ours, native = [], []
+    for _ in range(b.rounds + 2):
+        b.read(source, listing)
+        native.append(b.read(source, listing)["wall_s"])
+        with b.mount(source, memory="512M") as m:
+            with open(m.order, "w") as o:
+                o.write(open(listing).read())
+            with open(os.path.join(m.ctl, "wait"), "w") as w:
+                w.write(sorted(os.listdir(source))[-1] + "\n")
+            ours.append(b.read(m.path, listing)["wall_s"])
+    b.row("first read from slots: speed / native warm read", median(native) / median(ours), ">= 0.3",
+          f"{8 * 16 * MIB / median(ours) / 1e9:.2f} GB/s")
+
+
+@figure
+def ingest(b):
+    source = b.data.big()
+    n = 1281167
+    rng = random.Random(5)
+    text = "".join(f"train.bin\t{rng.randrange(0, 4 << 30, 4096) % ((4 << 30) - 65536)}\t65536\n" for _ in range(n)).encode()
+    times, per_entry = [], []
+    for _ in range(b.rounds):
+        with b.mount(source, memory="64M") as m:
+            with open(os.path.join(m.ctl, "prefetch"), "w") as f:
+                f.write("off\n")
+            before = int(m.status().get("rss_bytes", 0))
+            start = time.monotonic()
+            with open(m.order, "wb", buffering=0) as o:
+                view = memoryview(text)
+                while view:
+                    view = view[o.write(view[:MIB]):]
+            times.append(time.monotonic() - start)
+            s = m.status()
+            assert int(s["pending_entries"]) == n, s["pending_entries"]
+            per_entry.append((int(s["rss_bytes"]) - before) / n)
+    b.row("1,281,167 ranges accepted, seconds", median(times), "<= 1", f"{n / median(times) / 1e6:.2f} M/s")
+    b.row("  resident bytes an entry", median(per_entry), "<= 24")
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("figures", nargs="*", metavar="FIGURE")
+    ap.add_argument("--rounds", type=int, default=3)
+    ap.add_argument("--scratch", default="/var/tmp/hintfs-figures")
+    ap.add_argument("--json")
+    ap.add_argument("--list", action="store_true")
+    args = ap.parse_args()
+    if args.list:
+        print("\n".join(FIGURES))
+        return
+    unknown = [f for f in args.figures if f not in FIGURES]
+    if unknown:
+        ap.error(f"unknown figure {unknown[0]}; known: {', '.join(FIGURES)}")
+    os.makedirs(args.scratch, exist_ok=True)
+    b = Bench(args.scratch, args.rounds)
+    print(f"{'figure':<58} {'reached':>10}   {'asked':<12}")
+    for name in args.figures or FIGURES:
+        FIGURES[name](b)
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump(b.rows, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()

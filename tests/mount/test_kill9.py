@@ -10,10 +10,10 @@ SIZE = 8 * tree.CHUNK
 
 def load(hfs, origin):
     """Readers that never end by themselves, and an order writer."""
-    reading = [procs.Child(f'while "{env.prog("mt_cmp")}" {way} "{hfs.p("data")}" "{origin}/data"; do :; done')
+    reading = [procs.Child(f'while :; do "{env.prog("mt_cmp")}" {way} "{hfs.p("data")}" "{origin}/data" || exit 9; done')
                for way in ("read", "direct", "mmap_shared")]
     order = "".join(f"data\t{i * 4096 % SIZE}\t4096\n" for i in range(20_000))
-    return reading, procs.Child(["sh", "-c", f'while cat > "{hfs.ctl}/order"; do :; done'], stdin=order.encode())
+    return reading, procs.Child(["sh", "-c", f'while :; do cat > "{hfs.ctl}/order" || exit 9; done'], stdin=order.encode())
 
 
 def test_the_same_command_mounts_again(mount, slow, tmp):

@@ -267,7 +267,7 @@ def parse_options():
     parser.add_argument("--quiet", action="store_true", help="no output of failed cases")
     parser.add_argument("--limit-factor", type=float, default=1.0, metavar="X",
                         help="all limits times X (sanitizers)")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def main():

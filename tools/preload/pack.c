@@ -313,18 +313,18 @@ static bool room_make(struct hintfs_loader *l, uint64_t len, const char *path)
 
 	if (s->n < l->max_samples && len <= rest)
 		return true;
+	if (is_cut_by_bytes(l) && s->n) {
+		cur_close(l, 0, true);
+		return false;
+	}
 	if (len > l->payload_cap && !is_split) {
 		slot_fail(l, s, -EMSGSIZE, "%s: a sample of %llu bytes does not fit a slot of %llu: set batch_bytes to at least %llu, or allow splitting",
 			  path, (unsigned long long)len, (unsigned long long)l->payload_cap, (unsigned long long)len);
 		cur_close_failed(l);
 		return false;
 	}
-	if (is_cut_by_bytes(l)) {
-		if (!s->n)
-			return true; /* a piece of an oversized sample begins the slot */
-		cur_close(l, 0, true);
-		return false;
-	}
+	if (!s->n)
+		return true; /* a piece of an oversized sample begins the slot */
 	if (!is_split) {
 		slot_fail(l, s, -EMSGSIZE, "batch %llu needs more than a slot of %llu bytes and %u samples (at least %llu bytes, at entry %llu, %s)",
 			  (unsigned long long)(list_has_marks(l) ? l->order.groups[l->group_no].number : l->logical_no),
@@ -333,8 +333,6 @@ static bool room_make(struct hintfs_loader *l, uint64_t len, const char *path)
 		cur_close_failed(l);
 		return false;
 	}
-	if (!s->n)
-		return true;
 	cur_close(l, HINTFS_BATCH_PARTIAL | HINTFS_BATCH_SPLIT, false);
 	return false;
 }

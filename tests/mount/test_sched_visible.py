@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What control lines do, seen from the origin: the order of fetches and evictions in slowfs's log.
+
+Files are one chunk long, so that a READ at the origin names what was fetched. Readers use O_DIRECT, so that every read
+reaches the daemon. That something is *not* fetched can only be seen by waiting until the origin has been quiet for a while.
+"""
+import os
+import random
+import time
+
+import pytest
+
+from lib import env, pattern, procs, tree
+
+CHUNK = 65536
+FILES = 64
+QUIET_S = 0.4
+# Several origin threads take the head of the queue at once; further than this an entry does not get out of line.
+SLIP = 16
+
+
+def name(i):
+    return "f%04d" % i
+
+
+def names(*indices):
+    return "".join(name(i) + "\n" for i in indices)
+
+
+class Stage:
+    def __init__(self, far, hfs, folder):
+        self.far, self.hfs, self.folder = far, hfs, folder
+
+    def write(self, text, append=True):
+        result = self.hfs.order(text, append=append)
+        assert result.rc == 0, result.err
+
+    def read(self, i):
+        """One file, past the page cache."""
+        procs.run([env.prog("mt_cmp"), "direct", self.hfs.p(name(i)), os.path.join(self.folder, name(i)), 0, CHUNK], check=True)
+
+    def fetched(self):
+        """Numbers of the files fetched so far, in order of arrival at the origin (again when fetched again)."""
+        return [int(r.path[1:]) for r in self.far.records() if r.path.startswith("f")]
+
+    def when_fetched(self, *indices, timeout=20):
+        procs.until(lambda: set(indices) <= set(self.fetched()), timeout,
+                    lambda: f"fetched {self.fetched()[-40:]}, not {sorted(set(indices) - set(self.fetched()))[:20]}", poll_s=0.03)
+        return self.fetched()
+
+    def when_quiet(self, timeout=20):
+        """The numbers, once no READ has come for a while and none is under way."""
+        seen = [None, time.monotonic()]
+
+        def is_quiet():
+            now = self.far.totals()
+            state = (now["READ"], now["parallel_reads"], now["hung"], now["queued"])
+            if state != seen[0]:
+                seen[:] = [state, time.monotonic()]
+            return state[1:] == (0, 0, 0) and time.monotonic() - seen[1] >= env.seconds(QUIET_S)
+
+        procs.until(is_quiet, timeout, lambda: f"the origin is never quiet: {seen[0]}", poll_s=0.03)
+        return self.fetched()
+
+    def wait(self, text, timeout=20):
+        """Write to .ctl/wait: returns when it is resident."""
+        return procs.run(f'echo "{text}" > "{self.hfs.ctl}/wait"', timeout=timeout)
+
+
+@pytest.fixture
+def stage(mount, slow, tmp):
+    folder = os.path.join(tmp, "origin")
+    pattern.make_many(folder, FILES, CHUNK)
+
+    def made(memory="16M", latency="1ms", **opts):
+        far = slow(folder, latency=latency)
+        return Stage(far, mount(far.path, chunk=str(CHUNK), memory=str(memory), **opts), folder)
+
+    return made
+
+
+def slips(seen, wanted):
+    """How far each number of `wanted` is from its place, by first appearance in `seen`."""
+    place = {}
+    for at, i in enumerate(seen):
+        place.setdefault(i, at)
+    return [abs(place[i] - at) for at, i in enumerate(wanted)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_files_are_fetched_in_the_written_order(stage, seed):
+    s = stage()
+    order = list(range(FILES))
+    random.Random(seed).shuffle(order)
+    s.write(names(*order), append=False)
+    seen = s.when_fetched(*order)
+    assert sorted(seen) == sorted(order), "each file once"
+    assert max(slips(seen, order)) <= SLIP
+    assert max(slips(seen, range(FILES))) > SLIP, "and not in the order of names"
+
+
+def test_ranges_are_fetched_in_the_written_order(stage, tmp):
+    """Offsets into one big file, backwards."""
+    s = stage()
+    big = os.path.join(s.folder, "big")
+    pattern.make(big, 5, 32 * CHUNK)
+    order = list(range(31, -1, -1))
+    s.write("".join(f"big\t{i * CHUNK}\t{CHUNK}\n" for i in order), append=False)
+    procs.until(lambda: len(s.far.records(path="big")) >= 32, 20, "all ranges fetched")
+    seen = [r.offset // CHUNK for r in s.far.records(path="big")]
+    assert sorted(seen) == list(range(32)) and max(slips(seen, order)) <= SLIP
+
+
+def test_replacing_the_list_drops_what_only_the_old_one_wanted(stage):
+    s = stage(latency="20ms")
+    s.write("@window 512K\n" + names(*range(32)), append=False)
+    s.when_fetched(0)
+    s.write(names(*range(63, 40, -1)), append=False)
+    seen = s.when_fetched(*range(63, 40, -1))
+    assert not set(range(8 + SLIP, 32)) & set(seen), seen
+
+
+def test_window_caps_how_far_ahead_is_fetched(stage):
+    s = stage()
+    s.write(f"@window {4 * CHUNK}\n" + names(*range(FILES)), append=False)
+    assert sorted(set(s.when_quiet())) == [0, 1, 2, 3]
+    for i in range(3):
+        s.read(i)
+    s.when_fetched(4, 5, 6)
+    assert sorted(set(s.when_quiet())) in (list(range(7)), list(range(8)))
+    free = stage()
+    free.write(names(*range(FILES)), append=False)
+    free.when_fetched(*range(FILES))
+
+
+def test_window_in_batches(stage):
+    s = stage()
+    text = "".join(f"@batch {b}\n" + names(*range(4 * b, 4 * b + 4)) for b in range(FILES // 4))
+    s.write("@window 2 batches\n" + text, append=False)
+    assert sorted(set(s.when_quiet())) in (list(range(8)), list(range(12)))  # two ahead of, or after, the one being read
+    for i in range(8):
+        s.read(i)
+    seen = set(s.when_quiet())
+    assert set(range(16)) <= seen and max(seen) < 20, sorted(seen)
+
+
+@pytest.mark.parametrize("mark", ["@seek 40", "@done 40"])
+def test_seek_and_done_move_the_fetches(stage, mark):
+    s = stage()
+    s.write(f"@window {4 * CHUNK}\n" + names(*range(FILES)), append=False)
+    assert sorted(set(s.when_quiet())) == [0, 1, 2, 3]
+    s.write(mark + "\n")
+    s.when_fetched(41, 42, 43)
+    seen = set(s.when_quiet())
+    assert not seen & set(range(5, 39)) and not seen & set(range(46, FILES)), sorted(seen)
+
+
+def test_seek_goes_back_too(stage):
+    """After reading on, @seek 0 begins again: what has left memory is fetched again."""
+    s = stage(memory=8 * CHUNK)
+    s.write(f"@window {4 * CHUNK}\n" + names(*range(40)), append=False)
+    for i in range(24):
+        s.read(i)
+    s.when_quiet()
+    s.far.reset()
+    s.write("@seek 0\n")
+    s.when_fetched(0, 1, 2)
+
+
+def test_done_batch_moves_the_fetches(stage):
+    s = stage()
+    text = "".join(f"@batch {b}\n" + names(*range(4 * b, 4 * b + 4)) for b in range(FILES // 4))
+    s.write(f"@window {4 * CHUNK}\n" + text, append=False)
+    assert sorted(set(s.when_quiet())) == [0, 1, 2, 3]
+    s.write("@done batch 7\n")
+    s.when_fetched(32, 33, 34, 35)
+    seen = set(s.when_quiet())
+    assert not seen & set(range(5, 32)) and not seen & set(range(37, FILES)), sorted(seen)
+
+
+def test_done_frees_what_was_held_for_it(stage):
+    """Few slots, all filled with the head of the list: nothing more comes until the head is said to be done."""
+    s = stage(memory=8 * CHUNK)
+    s.write(names(*range(FILES)), append=False)
+    first = s.when_quiet()
+    assert len(set(first)) <= 8 and set(first) == set(range(len(set(first)))), first
+    s.write("@done 4\n")
+    last = len(set(first))
+    s.when_fetched(last, last + 1)
+    assert 0 not in s.when_quiet()[len(first):], "what is done is not fetched again"
+
+
+def test_cancel_stops_the_fetches(stage):
+    s = stage(latency="30ms")
+    s.write(names(*range(FILES)), append=False)
+    s.when_fetched(0)
+    s.write("@cancel\n")
+    seen = s.when_quiet()
+    assert len(set(seen)) < FILES and s.hfs.status()["pending_entries"] == 0, len(seen)
+    s.write(names(63), append=False)
+    s.when_fetched(63)
+
+
+def read_from_the_end(s, mark):
+    """A list of 24 with a window of four; the reader takes number 23, 22, 21 ... What else was fetched?"""
+    s.write(f"@window {4 * CHUNK}\n{mark}\n" + names(*range(24)), append=False)
+    s.when_quiet()
+    for i in range(23, 15, -1):
+        s.read(i)
+    return set(s.when_quiet()) - set(range(16, 24))
+
+
+def test_any_order_is_served_by_a_bag(stage):
+    """In a bag a read of the last entry does not mean that the others are passed over: the rest is still fetched ahead."""
+    bag, line = stage(), stage()
+    in_bag, in_line = read_from_the_end(bag, "@any"), read_from_the_end(line, "@ordered")
+    assert len(in_bag) >= 8, sorted(in_bag)
+    assert in_bag != in_line, (sorted(in_bag), sorted(in_line))
+
+
+def test_repeat_brings_the_list_again(stage):
+    """Few slots: near the end of the first round the head is fetched again, before anybody reads it."""
+    s, once = stage(memory=8 * CHUNK), stage(memory=8 * CHUNK)
+    s.write(names(*range(20)) + "@repeat 2\n", append=False)
+    once.write(names(*range(20)), append=False)
+    for one in (s, once):
+        for i in range(20):
+            one.read(i)
+    procs.until(lambda: s.fetched().count(0) + s.fetched().count(1) >= 3 or len(s.fetched()) > 20, 20,
+                lambda: f"head again: {s.fetched()}")
+    again = s.when_quiet()[20:]
+    assert again and min(again) < 4, again
+    assert len(once.when_quiet()) == 20, once.fetched()
+    for i in range(20):
+        s.read(i)
+
+
+def test_epoch_counts_batches_anew(stage):
+    """`wait batch 1` after the first epoch is done means batch 1 of the second: its files come before their turn."""
+    def play(separator):
+        s = stage()
+        first = "@batch 0\n" + names(*range(8)) + "@batch 1\n" + names(*range(8, 16))
+        second = "@batch 0\n" + names(*range(16, 40)) + "@batch 1\n" + names(*range(40, 44))
+        s.write(f"@window {2 * CHUNK}\n@epoch 0\n" + first + separator + second, append=False)
+        s.when_quiet()
+        s.write("@done 16\n")
+        s.when_fetched(16)
+        assert s.wait("stream default batch 1").rc == 0
+        return s.when_quiet()
+
+    seen = play("@epoch 1\n")
+    assert {40, 41, 42, 43} <= set(seen) and not set(range(20, 40)) & set(seen), seen
+
+
+def test_batches_are_what_a_wait_names(stage):
+    """A wait for a batch far beyond the window brings its files before their turn, and returns when they are there."""
+    s = stage()
+    text = "".join(f"@batch {b}\n" + names(*range(4 * b, 4 * b + 4)) for b in range(FILES // 4))
+    s.write(f"@window {4 * CHUNK}\n" + text, append=False)
+    s.when_quiet()
+    assert s.wait("stream default batch 10").rc == 0
+    seen = s.fetched()
+    assert {40, 41, 42, 43} <= set(seen), seen
+    assert not set(s.when_quiet()) & set(range(8, 40)), seen
+    before = len(s.fetched())
+    for i in range(40, 44):
+        s.read(i)
+    assert not set(s.when_quiet()[before:]) & {40, 41, 42, 43}, "what was waited for is resident"
+
+
+def test_wait_for_a_path(stage):
+    s = stage()
+    assert s.wait(name(50)).rc == 0
+    assert 50 in s.fetched()
+    count = s.fetched().count(50)
+    s.read(50)
+    assert s.fetched().count(50) == count
+
+
+def test_prefetch_off_and_on(stage):
+    s = stage()
+    procs.run(f'echo off > "{s.hfs.ctl}/prefetch"', check=True)
+    s.write(names(*range(FILES)), append=False)
+    assert s.when_quiet() == []
+    procs.run(f'echo on > "{s.hfs.ctl}/prefetch"', check=True)
+    s.when_fetched(*range(FILES))
+
+
+def test_two_streams_share_the_window(stage):
+    """Two ranks, one list each: neither starves, and what both name is fetched once."""
+    s = stage(memory=24 * CHUNK)
+    assert s.hfs.order(names(*range(0, 30)), stream="rank0").rc == 0
+    assert s.hfs.order(names(*range(20, 50)), stream="rank1").rc == 0
+    for i in range(30):
+        s.read(i)
+        s.read(20 + i)
+    seen = s.when_quiet()
+    assert set(range(50)) <= set(seen)
+    assert len(seen) <= 50 + 10, f"{len(seen)} fetches for 50 files"
+
+
+def test_evicted_is_what_is_needed_last(stage):
+    """A cycle longer than memory: the least recently used page is the next one needed, so LRU would fetch everything again."""
+    s = stage(memory=16 * CHUNK)
+    rounds, files = 4, 24
+    s.write(names(*range(files)) * rounds, append=False)
+    for _ in range(rounds):
+        for i in range(files):
+            s.read(i)
+    seen = s.when_quiet()
+    lru = rounds * files
+    assert len(seen) <= lru - (rounds - 1) * 6, f"{len(seen)} fetches; the least recently used order needs {lru}"
+    assert set(seen) == set(range(files))
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("window", ["", "@window 8M\n"])
+def test_a_reader_that_stops_costs_one_window(mount, slow, tmp, window):
+    """10 GiB are written down, 10 MiB are read: what comes on top is one window (law 9)."""
+    folder = os.path.join(tmp, "big")
+    os.mkdir(folder)
+    for i in range(10):
+        with open(os.path.join(folder, f"shard{i}"), "wb") as f:
+            f.truncate(1 << 30)
+    far = slow(folder)
+    hfs = mount(far.path, memory="32M")
+    s = Stage(far, hfs, folder)
+    s.write(window + "shard{0..9}\n", append=False)
+    procs.run([env.prog("mt_cmp"), "read", hfs.p("shard0"), os.path.join(folder, "shard0"), 0, 10 * tree.CHUNK], check=True)
+    s.when_quiet(timeout=30)
+    limit = 10 + (8 if window else 32) + 4
+    assert 10 * tree.CHUNK <= far.totals()["bytes"] <= limit * tree.CHUNK, far.totals()["bytes"] / tree.CHUNK
+
+
+@pytest.mark.timeout(90)
+def test_an_order_that_is_wrong_in_every_line(stage):
+    """Nobody reads what is written down: bytes at most twice those without hints, and demand is served all the same."""
+    plain, misled = stage(memory=16 * CHUNK), stage(memory=16 * CHUNK)
+    misled.write(names(*range(32)) + "@repeat 50\n", append=False)
+    rng = random.Random(3)
+    reads = [rng.randrange(32, 64) for _ in range(150)]
+    for i in reads:
+        plain.read(i)
+        misled.read(i)
+    without, with_it = len(plain.when_quiet()), len(misled.when_quiet())
+    assert without > 50 and with_it <= 2 * without, (without, with_it)
+    assert misled.hfs.status()["prefetch_wasted_bytes"] > 0
+
+
+def test_demand_overtakes_prefetch(stage):
+    """A read of a file that no order names does not wait behind the queue of the order."""
+    s = stage(latency="15ms")
+    s.write(names(*range(60)), append=False)
+    s.when_fetched(0)
+    s.read(63)
+    seen = s.fetched()
+    assert 63 in seen[:60] and seen.index(63) < 50, seen
+    s.when_fetched(*range(60))

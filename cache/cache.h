@@ -100,14 +100,9 @@ struct cache_read {
 	uint32_t len_bytes;	 /* off + len <= size; at most 16 MiB */
 	/* Called exactly once. err 0: iov[0..n) are exactly len_bytes, readable during the call only, pinned. */
 	void (*done)(struct cache_read *r, int err, const struct iovec *iov, int n);
-	/* private to the cache */
+	/* private to the cache; zero before submit */
 	struct {
-		struct cache_read *next, *prev;
-		void *bounce;
-		uint64_t chunk_first;
-		uint32_t n_waits, n_have;
-		uint8_t state;
-		uint64_t since_ns;
+		void *parked; /* read.c's, while parked; guarded by the cache's lock */
 	} i;
 };
 
@@ -140,6 +135,9 @@ void cache_unfetch(struct cache *c, struct cache_file *f, uint64_t chunk_no); /*
 /* The chunk leaves the table now; its slot is free when the last copy out of it ends. Blocks in flight are not affected:
  * waiters of them are still answered, then the slot goes. */
 void cache_evict(struct cache *c, struct cache_file *f, uint64_t chunk_no);
+/* No fetch of these blocks will come (cache_fetch() refused): reads that wait for the chunk get err, but those waiting for blocks in
+ * flight only. */
+void cache_file_fail(struct cache *c, struct cache_file *f, uint64_t chunk_no, int err);
 /* As cache_evict() for every chunk of the file. */
 void cache_file_drop(struct cache *c, struct cache_file *f);
 /* Look a path up with a fresh open and, if it fits one chunk, fetch it whole in the same visit. Answer: cb.resolved. */

@@ -18,20 +18,19 @@
 #include <sys/vfs.h>
 
 struct cache_io {
-    void *ctx;
-    /* -ENOSYS: the kernel is older than 5.6, or a filter forbids it. */
-    int (*openat2)(void *ctx, int dirfd, const char *path, const struct open_how *how);
-    int (*openat)(void *ctx, int dirfd, const char *path, int flags);
-    int (*close)(void *ctx, int fd);
-    int (*statx)(void *ctx, int dirfd, const char *path, int flags, unsigned mask,
-                 struct statx *ret);
-    ssize_t (*preadv)(void *ctx, int fd, const struct iovec *iov, int n, uint64_t off_bytes);
-    ssize_t (*readlinkat)(void *ctx, int dirfd, const char *path, char *buf, size_t cap);
-    ssize_t (*getdents)(void *ctx, int fd, void *buf, size_t cap); /* struct dirent64 */
-    int (*fstatfs)(void *ctx, int fd, struct statfs *ret);
-    int (*fstatvfs)(void *ctx, int fd, struct statvfs *ret);
-    ssize_t (*getxattr)(void *ctx, const char *path, const char *name, void *buf, size_t cap);
-    ssize_t (*listxattr)(void *ctx, const char *path, char *buf, size_t cap);
+	void *ctx;
+	/* -ENOSYS: the kernel is older than 5.6, or a filter forbids it. */
+	int (*openat2)(void *ctx, int dirfd, const char *path, const struct open_how *how);
+	int (*openat)(void *ctx, int dirfd, const char *path, int flags);
+	int (*close)(void *ctx, int fd);
+	int (*statx)(void *ctx, int dirfd, const char *path, int flags, unsigned mask, struct statx *ret);
+	ssize_t (*preadv)(void *ctx, int fd, const struct iovec *iov, int n, uint64_t off_bytes);
+	ssize_t (*readlinkat)(void *ctx, int dirfd, const char *path, char *buf, size_t cap);
+	ssize_t (*getdents)(void *ctx, int fd, void *buf, size_t cap); /* struct dirent64 */
+	int (*fstatfs)(void *ctx, int fd, struct statfs *ret);
+	int (*fstatvfs)(void *ctx, int fd, struct statvfs *ret);
+	ssize_t (*getxattr)(void *ctx, const char *path, const char *name, void *buf, size_t cap);
+	ssize_t (*listxattr)(void *ctx, const char *path, char *buf, size_t cap);
 };
 
 const struct cache_io *cache_io_system(void);

@@ -2,8 +2,8 @@
 /*
  * cache/origin.c - see origin.h: life, attributes, opens.
  *
- * An open goes O_PATH first, looks at the type (which never changes for an inode: no round trip), and only then opens for
- * reading through /proc/self/fd: a FIFO or device of the origin is never opened.
+ * An open goes O_PATH first, looks at the type (which never changes for an inode: no round trip), and only then opens
+ * for reading through /proc/self/fd: a FIFO or device of the origin is never opened.
  */
 #include "cache/origin_i.h"
 
@@ -18,265 +18,265 @@
 
 static int64_t stamp_ns(const struct statx_timestamp *t)
 {
-    int64_t ns;
+	int64_t ns;
 
-    /* Years beyond 2262 do not fit: wrap, since stamps are compared for equality only. */
-    (void)__builtin_mul_overflow((int64_t)t->tv_sec, INT64_C(1000000000), &ns);
-    (void)__builtin_add_overflow(ns, (int64_t)t->tv_nsec, &ns);
-    return ns;
+	/* Years beyond 2262 do not fit: wrap, since stamps are compared for equality only. */
+	(void)__builtin_mul_overflow((int64_t)t->tv_sec, INT64_C(1000000000), &ns);
+	(void)__builtin_add_overflow(ns, (int64_t)t->tv_nsec, &ns);
+	return ns;
 }
 
 static void attr_from_statx(const struct statx *stx, struct origin_attr *ret)
 {
-    *ret = (struct origin_attr){
-        .id = {.dev = (uint64_t)stx->stx_dev_major << 32 | stx->stx_dev_minor,
-               .ino = stx->stx_ino,
-               .size_bytes = stx->stx_size,
-               .mtime_ns = stamp_ns(&stx->stx_mtime),
-               .ctime_ns = stamp_ns(&stx->stx_ctime)},
-        .mode = stx->stx_mode,
-        .nlink = stx->stx_nlink,
-        .uid = stx->stx_uid,
-        .gid = stx->stx_gid,
-        .blksize = stx->stx_blksize,
-        .blocks = stx->stx_blocks,
-        .atime_ns = stamp_ns(&stx->stx_atime),
-    };
+	*ret = (struct origin_attr){
+		.id = {.dev = (uint64_t)stx->stx_dev_major << 32 | stx->stx_dev_minor,
+		       .ino = stx->stx_ino,
+		       .size_bytes = stx->stx_size,
+		       .mtime_ns = stamp_ns(&stx->stx_mtime),
+		       .ctime_ns = stamp_ns(&stx->stx_ctime)},
+		.mode = stx->stx_mode,
+		.nlink = stx->stx_nlink,
+		.uid = stx->stx_uid,
+		.gid = stx->stx_gid,
+		.blksize = stx->stx_blksize,
+		.blocks = stx->stx_blocks,
+		.atime_ns = stamp_ns(&stx->stx_atime),
+	};
 }
 
 int origin_fd_stat(struct origin *o, int fd, int flags, struct origin_attr *ret)
 {
-    struct statx stx;
+	struct statx stx;
 
-    HFS_TRY(o->io->statx(o->io->ctx, fd, "", AT_EMPTY_PATH | flags, STATX_BASIC_STATS, &stx));
-    attr_from_statx(&stx, ret);
-    return 0;
+	HFS_TRY(o->io->statx(o->io->ctx, fd, "", AT_EMPTY_PATH | flags, STATX_BASIC_STATS, &stx));
+	attr_from_statx(&stx, ret);
+	return 0;
 }
 
 int origin_stat_fd(struct origin *o, int fd, struct origin_attr *ret)
 {
-    return origin_fd_stat(o, fd, AT_STATX_FORCE_SYNC, ret);
+	return origin_fd_stat(o, fd, AT_STATX_FORCE_SYNC, ret);
 }
 
 int origin_stat(struct origin *o, const char *path, bool is_fresh, struct origin_attr *ret)
 {
-    int fd = is_fresh ? origin_path_open_fresh(o, path) : origin_path_open(o, path, O_PATH);
-    int err;
+	int fd = is_fresh ? origin_path_open_fresh(o, path) : origin_path_open(o, path, O_PATH);
+	int err;
 
-    if (fd < 0)
-        return fd;
-    err = origin_fd_stat(o, fd, is_fresh ? AT_STATX_FORCE_SYNC : 0, ret);
-    origin_fd_close(o, fd);
-    return err;
+	if (fd < 0)
+		return fd;
+	err = origin_fd_stat(o, fd, is_fresh ? AT_STATX_FORCE_SYNC : 0, ret);
+	origin_fd_close(o, fd);
+	return err;
 }
 
 static int check_regular(uint32_t mode)
 {
-    if (S_ISREG(mode))
-        return 0;
-    return S_ISDIR(mode) ? -EISDIR : S_ISLNK(mode) ? -ELOOP : -ENXIO;
+	if (S_ISREG(mode))
+		return 0;
+	return S_ISDIR(mode) ? -EISDIR : S_ISLNK(mode) ? -ELOOP : -ENXIO;
 }
 
 /* A second descriptor for reading on what path_fd stands for. */
 static int reopen(struct origin *o, int path_fd, const char *path)
 {
-    char proc[PROC_PATH_MAX];
-    int flags = O_RDONLY | O_NOCTTY | O_NONBLOCK;
-    int fd;
+	char proc[PROC_PATH_MAX];
+	int flags = O_RDONLY | O_NOCTTY | O_NONBLOCK;
+	int fd;
 
-    (void)snprintf(proc, sizeof(proc), "/proc/self/fd/%d", path_fd);
-    fd = o->io->openat(o->io->ctx, AT_FDCWD, proc, flags | O_CLOEXEC);
-    if (fd == -ENOENT) /* no /proc here; the caller's stat of the descriptor decides */
-        fd = origin_path_open(o, path, flags | O_NOFOLLOW);
-    return fd;
+	(void)snprintf(proc, sizeof(proc), "/proc/self/fd/%d", path_fd);
+	fd = o->io->openat(o->io->ctx, AT_FDCWD, proc, flags | O_CLOEXEC);
+	if (fd == -ENOENT) /* no /proc here; the caller's stat of the descriptor decides */
+		fd = origin_path_open(o, path, flags | O_NOFOLLOW);
+	return fd;
 }
 
 int origin_open(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr)
 {
-    int path_fd = origin_path_open_fresh(o, path);
-    int fd = -1, err;
+	int path_fd = origin_path_open_fresh(o, path);
+	int fd = -1, err;
 
-    if (path_fd < 0)
-        return path_fd;
-    err = origin_fd_stat(o, path_fd, AT_STATX_DONT_SYNC, ret_attr);
-    if (err == 0)
-        err = check_regular(ret_attr->mode);
-    if (err == 0)
-        err = fd = reopen(o, path_fd, path);
-    if (err >= 0)
-        err = origin_stat_fd(o, fd, ret_attr);
-    if (err == 0)
-        err = check_regular(ret_attr->mode);
-    origin_fd_close(o, path_fd);
-    if (err < 0) {
-        origin_fd_close(o, fd);
-        return err;
-    }
-    *ret_fd = fd;
-    return 0;
+	if (path_fd < 0)
+		return path_fd;
+	err = origin_fd_stat(o, path_fd, AT_STATX_DONT_SYNC, ret_attr);
+	if (err == 0)
+		err = check_regular(ret_attr->mode);
+	if (err == 0)
+		err = fd = reopen(o, path_fd, path);
+	if (err >= 0)
+		err = origin_stat_fd(o, fd, ret_attr);
+	if (err == 0)
+		err = check_regular(ret_attr->mode);
+	origin_fd_close(o, path_fd);
+	if (err < 0) {
+		origin_fd_close(o, fd);
+		return err;
+	}
+	*ret_fd = fd;
+	return 0;
 }
 
 ssize_t origin_readlink(struct origin *o, const char *path, char *buf, size_t cap)
 {
-    int fd = origin_path_open(o, path, O_PATH);
-    ssize_t n;
+	int fd = origin_path_open(o, path, O_PATH);
+	ssize_t n;
 
-    if (fd < 0)
-        return fd;
-    n = o->io->readlinkat(o->io->ctx, fd, "", buf, cap);
-    origin_fd_close(o, fd);
-    return n == -ENOENT ? -EINVAL : n; /* what the kernel says to "" on something else than a link */
+	if (fd < 0)
+		return fd;
+	n = o->io->readlinkat(o->io->ctx, fd, "", buf, cap);
+	origin_fd_close(o, fd);
+	return n == -ENOENT ? -EINVAL : n; /* what the kernel says to "" on something else than a link */
 }
 
 int origin_statfs(struct origin *o, struct statvfs *ret)
 {
-    return o->io->fstatvfs(o->io->ctx, o->root_fd, ret);
+	return o->io->fstatvfs(o->io->ctx, o->root_fd, ret);
 }
 
 /* ---- extended attributes: by /proc/self/fd, as an O_PATH descriptor takes no fgetxattr ---- */
 
 static int xattr_open(struct origin *o, const char *path, char proc[PROC_PATH_MAX])
 {
-    struct origin_attr attr;
-    int fd = origin_path_open(o, path, O_PATH);
-    int err;
+	struct origin_attr attr;
+	int fd = origin_path_open(o, path, O_PATH);
+	int err;
 
-    if (fd < 0)
-        return fd;
-    err = origin_fd_stat(o, fd, AT_STATX_DONT_SYNC, &attr);
-    if (err == 0 && !S_ISREG(attr.mode) && !S_ISDIR(attr.mode))
-        err = -ENOTSUP; /* user.* exists on files and directories only */
-    if (err < 0) {
-        origin_fd_close(o, fd);
-        return err;
-    }
-    (void)snprintf(proc, PROC_PATH_MAX, "/proc/self/fd/%d", fd);
-    return fd;
+	if (fd < 0)
+		return fd;
+	err = origin_fd_stat(o, fd, AT_STATX_DONT_SYNC, &attr);
+	if (err == 0 && !S_ISREG(attr.mode) && !S_ISDIR(attr.mode))
+		err = -ENOTSUP; /* user.* exists on files and directories only */
+	if (err < 0) {
+		origin_fd_close(o, fd);
+		return err;
+	}
+	(void)snprintf(proc, PROC_PATH_MAX, "/proc/self/fd/%d", fd);
+	return fd;
 }
 
 static bool is_user_xattr(const char *name)
 {
-    return strncmp(name, "user.", 5) == 0;
+	return strncmp(name, "user.", 5) == 0;
 }
 
 ssize_t origin_getxattr(struct origin *o, const char *path, const char *name, void *buf, size_t cap)
 {
-    char proc[PROC_PATH_MAX];
-    ssize_t n;
-    int fd;
+	char proc[PROC_PATH_MAX];
+	ssize_t n;
+	int fd;
 
-    if (!is_user_xattr(name))
-        return -ENOTSUP;
-    fd = xattr_open(o, path, proc);
-    if (fd < 0)
-        return fd;
-    n = o->io->getxattr(o->io->ctx, proc, name, buf, cap);
-    origin_fd_close(o, fd);
-    return n;
+	if (!is_user_xattr(name))
+		return -ENOTSUP;
+	fd = xattr_open(o, path, proc);
+	if (fd < 0)
+		return fd;
+	n = o->io->getxattr(o->io->ctx, proc, name, buf, cap);
+	origin_fd_close(o, fd);
+	return n;
 }
 
 /* Squeeze the names that are not user.* out of a list; its new length. */
 static size_t keep_user_names(char *list, size_t len)
 {
-    size_t out = 0, name_len;
+	size_t out = 0, name_len;
 
-    for (size_t i = 0; i < len; i += name_len) {
-        name_len = strnlen(list + i, len - i) + 1;
-        if (i + name_len > len)
-            break;
-        if (!is_user_xattr(list + i))
-            continue;
-        memmove(list + out, list + i, name_len);
-        out += name_len;
-    }
-    return out;
+	for (size_t i = 0; i < len; i += name_len) {
+		name_len = strnlen(list + i, len - i) + 1;
+		if (i + name_len > len)
+			break;
+		if (!is_user_xattr(list + i))
+			continue;
+		memmove(list + out, list + i, name_len);
+		out += name_len;
+	}
+	return out;
 }
 
 /* The whole list, as sizes can only be told after the filter; malloc'd. */
 static ssize_t list_all(struct origin *o, const char *proc, char **ret_list)
 {
-    size_t cap = 65536; /* XATTR_LIST_MAX of Linux */
-    char *list = malloc(cap);
-    ssize_t n;
+	size_t cap = 65536; /* XATTR_LIST_MAX of Linux */
+	char *list = malloc(cap);
+	ssize_t n;
 
-    if (list == NULL)
-        return -ENOMEM;
-    n = o->io->listxattr(o->io->ctx, proc, list, cap);
-    if (n < 0) {
-        free(list);
-        return n;
-    }
-    *ret_list = list;
-    return n;
+	if (list == NULL)
+		return -ENOMEM;
+	n = o->io->listxattr(o->io->ctx, proc, list, cap);
+	if (n < 0) {
+		free(list);
+		return n;
+	}
+	*ret_list = list;
+	return n;
 }
 
 ssize_t origin_listxattr(struct origin *o, const char *path, char *buf, size_t cap)
 {
-    char proc[PROC_PATH_MAX];
-    int fd = xattr_open(o, path, proc);
-    char *list = NULL;
-    ssize_t n;
+	char proc[PROC_PATH_MAX];
+	int fd = xattr_open(o, path, proc);
+	char *list = NULL;
+	ssize_t n;
 
-    if (fd < 0)
-        return fd;
-    n = list_all(o, proc, &list);
-    origin_fd_close(o, fd);
-    if (n < 0)
-        return n;
-    n = (ssize_t)keep_user_names(list, (size_t)n);
-    if (cap != 0 && (size_t)n > cap)
-        n = -ERANGE;
-    else if (cap != 0)
-        memcpy(buf, list, (size_t)n);
-    free(list);
-    return n;
+	if (fd < 0)
+		return fd;
+	n = list_all(o, proc, &list);
+	origin_fd_close(o, fd);
+	if (n < 0)
+		return n;
+	n = (ssize_t)keep_user_names(list, (size_t)n);
+	if (cap != 0 && (size_t)n > cap)
+		n = -ERANGE;
+	else if (cap != 0)
+		memcpy(buf, list, (size_t)n);
+	free(list);
+	return n;
 }
 
 /* ---- life ---- */
 
 static bool probe_openat2(const struct cache_io *io, int root_fd)
 {
-    struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_BENEATH};
-    int fd = io->openat2(io->ctx, root_fd, ".", &how);
+	struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_BENEATH};
+	int fd = io->openat2(io->ctx, root_fd, ".", &how);
 
-    if (fd >= 0)
-        (void)io->close(io->ctx, fd);
-    return fd != -ENOSYS && fd != -EPERM; /* EPERM: container filters older than the call */
+	if (fd >= 0)
+		(void)io->close(io->ctx, fd);
+	return fd != -ENOSYS && fd != -EPERM; /* EPERM: container filters older than the call */
 }
 
 int origin_create(const char *source, const struct cache_io *io, struct origin **ret_o)
 {
-    struct origin *o = calloc(1, sizeof(*o));
-    struct origin_attr attr;
-    int err;
+	struct origin *o = calloc(1, sizeof(*o));
+	struct origin_attr attr;
+	int err;
 
-    if (o == NULL)
-        return -ENOMEM;
-    o->io = io;
-    hfs_mutex_init(&o->lock, HFS_RANK_ORIGIN);
-    err = o->root_fd = io->openat(io->ctx, AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (err >= 0)
-        err = origin_fd_stat(o, o->root_fd, 0, &attr);
-    if (err < 0) {
-        origin_destroy(o);
-        return err;
-    }
-    o->root_dev = attr.id.dev;
-    o->has_openat2 = probe_openat2(io, o->root_fd);
-    *ret_o = o;
-    return 0;
+	if (o == NULL)
+		return -ENOMEM;
+	o->io = io;
+	hfs_mutex_init(&o->lock, HFS_RANK_ORIGIN);
+	err = o->root_fd = io->openat(io->ctx, AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (err >= 0)
+		err = origin_fd_stat(o, o->root_fd, 0, &attr);
+	if (err < 0) {
+		origin_destroy(o);
+		return err;
+	}
+	o->root_dev = attr.id.dev;
+	o->has_openat2 = probe_openat2(io, o->root_fd);
+	*ret_o = o;
+	return 0;
 }
 
 void origin_destroy(struct origin *o)
 {
-    if (o == NULL)
-        return;
-    origin_fd_close(o, o->root_fd);
-    hfs_mutex_finish(&o->lock);
-    free(o);
+	if (o == NULL)
+		return;
+	origin_fd_close(o, o->root_fd);
+	hfs_mutex_finish(&o->lock);
+	free(o);
 }
 
 uint64_t origin_dev(const struct origin *o)
 {
-    return o->root_dev;
+	return o->root_dev;
 }

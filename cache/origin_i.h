@@ -15,18 +15,18 @@
 #define ORIGIN_LINKS_MAX 40
 
 struct origin {
-    /* const after create */
-    const struct cache_io *io; /* borrowed for life */
-    int root_fd;
-    uint64_t root_dev;
-    bool has_openat2;
+	/* const after create */
+	const struct cache_io *io; /* borrowed for life */
+	int root_fd;
+	uint64_t root_dev;
+	bool has_openat2;
 
-    struct hfs_mutex lock; /* rank ORIGIN: the table below, a few lines, no I/O */
-    struct {
-        uint64_t dev;
-        bool is_nfs;
-    } devs[ORIGIN_DEVS_MAX]; /* what file system a device is: mounts below the root are followed */
-    unsigned n_devs;
+	struct hfs_mutex lock; /* rank ORIGIN: the table below, a few lines, no I/O */
+	struct {
+		uint64_t dev;
+		bool is_nfs;
+	} devs[ORIGIN_DEVS_MAX]; /* what file system a device is: mounts below the root are followed */
+	unsigned n_devs;
 };
 
 /* Open path beneath the root, no component a symbolic link. flags: O_PATH or O_RDONLY and what goes with it;

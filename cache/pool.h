@@ -28,21 +28,21 @@
 struct pool;
 
 struct slot_no {
-    uint32_t no;
+	uint32_t no;
 };
 #define SLOT_NONE ((struct slot_no){UINT32_MAX})
 
 static inline bool slot_is_none(struct slot_no s)
 {
-    return s.no == UINT32_MAX;
+	return s.no == UINT32_MAX;
 }
 
 struct pool_config {
-    uint64_t memory_bytes, chunk_bytes;
-    struct hfs_mutex *lock; /* the cache's; taken by the pre-fault thread to hand slots in */
-    void *ctx;
-    /* From the pre-fault thread, no lock held: n more slots can be taken, total now. is_last: no more will come. */
-    void (*ready)(void *ctx, uint32_t total, bool is_last);
+	uint64_t memory_bytes, chunk_bytes;
+	struct hfs_mutex *lock; /* the cache's; taken by the pre-fault thread to hand slots in */
+	void *ctx;
+	/* From the pre-fault thread, no lock held: n more slots can be taken, total now. is_last: no more will come. */
+	void (*ready)(void *ctx, uint32_t total, bool is_last);
 };
 
 int pool_create(const struct pool_config *cfg, struct pool **ret_p);

@@ -401,7 +401,8 @@ static void *watcher_main(void *arg)
 		tick_ns = q->cfg.tick != NULL ? q->cfg.tick(q->cfg.ctx, hfs_now_ns()) : UINT64_MAX;
 		hfs_mutex_lock(&q->lock);
 		q->tick_ns = tick_ns;
-		if (q->is_stopping && q->n_busy == q->n_threads && atomic_load(&q->n_late) == q->n_busy)
+		if (q->is_stopping && q->n_threads > 0 && q->n_busy == q->n_threads &&
+		    atomic_load(&q->n_late) == q->n_busy)
 			break; /* all that is left hangs */
 	}
 	q->is_watcher_ended = true;

@@ -36,6 +36,7 @@ struct run {
 	struct life life;
 	struct life_mounts mounts;
 	int ready_fd; /* -1: foreground */
+	int ctl_lock; /* of the control directory until it is mounted; a background parent keeps it to its end. -1: none */
 };
 
 /* libfuse's own messages, which would go to a stderr that a daemon has not. */
@@ -146,7 +147,7 @@ static int prepare(struct run *run)
 
 	if ((code = check_fuse()) != 0 || (code = check_log(o->log)) != 0 || (code = clear_mountpoint(o)) != 0)
 		return code;
-	if (ctldir_prepare(o->ctl_dir, is_shared, &run->mounts.is_ctl_dir_ours, stderr) < 0)
+	if (ctldir_prepare(o->ctl_dir, is_shared, &run->mounts.is_ctl_dir_ours, &run->ctl_lock, stderr) < 0)
 		return HFS_EXIT_MOUNT;
 	run->mounts.mountpoint = o->mountpoint;
 	run->mounts.ctl_dir = o->ctl_dir;
@@ -160,6 +161,11 @@ static void file_changed(void *ctx, struct cache_file *f)
 {
 	(void)f;
 	(void)ctx;
+}
+
+static int run_on_meta(void *ctx, void (*fn)(void *arg), void *arg)
+{
+	return meta_run(ctx, fn, arg);
 }
 
 static int make_engine(struct hintfs *h)
@@ -176,6 +182,8 @@ static int make_engine(struct hintfs *h)
 		.seed = hfs_now_ns(),
 		.changed = file_changed,
 		.ctx = h,
+		.run = run_on_meta,
+		.run_ctx = h->meta,
 	};
 
 	return engine_create(&cfg, &h->engine);
@@ -187,6 +195,13 @@ static int complain(int code, const char *what, int r, const char *cure)
 	return code;
 }
 
+static void drop_lock(struct run *run)
+{
+	if (run->ctl_lock >= 0)
+		close(run->ctl_lock);
+	run->ctl_lock = -1;
+}
+
 static int up(struct run *run)
 {
 	struct hintfs *h = &run->h;
@@ -194,15 +209,16 @@ static int up(struct run *run)
 
 	if ((r = origin_create(h->opts.source, h->io, &h->origin)) < 0)
 		return complain(HFS_EXIT_SYSTEM, h->opts.source, r, "SOURCE can't be opened; is it reachable, may you enter it?");
-	if ((r = make_engine(h)) < 0)
-		return complain(HFS_EXIT_SYSTEM, "slot pool and engine", r, "a smaller memory= may help");
 	if ((r = meta_create(&h->meta)) < 0)
 		return complain(HFS_EXIT_SYSTEM, "metadata threads", r, "is there a limit on threads (ulimit -u)?");
+	if ((r = make_engine(h)) < 0)
+		return complain(HFS_EXIT_SYSTEM, "slot pool and engine", r, "a smaller memory= may help");
 	if ((r = data_session_create(h, &h->data)) < 0)
 		return complain(HFS_EXIT_MOUNT, h->opts.mountpoint, r, "not mounted");
 	if ((r = control_session_create(h, &h->ctl)) < 0)
 		return complain(HFS_EXIT_MOUNT, h->opts.ctl_dir, r, "control files not mounted; try another ctl=DIR");
 	life_mounts_note(&run->mounts);
+	drop_lock(run);
 	if ((r = control_session_start(h->ctl)) < 0 || (r = data_session_start(h->data, life_on_end, &run->life)) < 0)
 		return complain(HFS_EXIT_SYSTEM, "session threads", r, "is there a limit on threads (ulimit -u)?");
 	return HFS_EXIT_OK;
@@ -264,6 +280,7 @@ __attribute__((noreturn)) static void down(struct run *run, int exit_code)
 	bool is_quiet = true;
 	int r = life_guard(&run->life, &run->mounts, STOP_MS);
 
+	drop_lock(run);
 	if (r < 0) /* without a guard nothing may be waited for */
 		life_leave(&run->mounts, exit_code);
 	atomic_store(&h->is_stopping, true);
@@ -275,13 +292,15 @@ __attribute__((noreturn)) static void down(struct run *run, int exit_code)
 		control_session_stop(h->ctl);
 	if (h->meta)
 		meta_shutdown(h->meta);
-	if (h->engine)
-		is_quiet = engine_destroy(h->engine, ENGINE_END_MS);
 	/* Threads that hang in the origin may wake up and use the rest: then it stays until the process is gone. */
+	is_quiet = meta_destroy(h->meta, ENGINE_END_MS);
 	if (is_quiet) {
 		control_session_destroy(h->ctl);
-		data_session_destroy(h->data);
+		data_session_destroy(h->data); /* gives handles back to the engine */
+		is_quiet = engine_destroy(h->engine, ENGINE_END_MS);
 	}
+	if (is_quiet)
+		origin_destroy(h->origin);
 	hfs_log(HFS_LOG_INFO, "%s: ended%s", h->opts.mountpoint, is_quiet ? "" : " (calls to the origin are left hanging)");
 	if (!is_quiet)
 		life_leave(&run->mounts, exit_code);
@@ -332,7 +351,7 @@ int main(int argc, char **argv)
 	if (!run)
 		return HFS_EXIT_SYSTEM;
 	run->h.io = cache_io_system();
-	run->ready_fd = -1;
+	run->ready_fd = run->ctl_lock = -1;
 	r = hfs_opts_parse(argc, argv, &run->h.opts, stdout, stderr);
 	if (r != 0) {
 		free(run);
@@ -344,8 +363,11 @@ int main(int argc, char **argv)
 		return r;
 	if (!run->h.opts.is_foreground) {
 		pid = life_fork(&run->ready_fd);
+		if (pid == 0)
+			run->ctl_lock = -1; /* closed with all inherited ones; the parent's keeps it locked */
 		if (pid < 0) {
 			fprintf(stderr, "hintfs: no process can be started: %s\n", strerror((int)-pid));
+			drop_lock(run);
 			life_clean(&run->mounts);
 		}
 		if (pid != 0)

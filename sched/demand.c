@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sched/demand.c - readers that wait: first in, first out, before any prefetch.
+ *
+ *   sched_read(is_miss) --sch_demand_add--> queue --sch_demand_run--> FETCH is_demand --> sched_fetched()
+ *
+ * A demand stays in the queue while there is no slot (then a prefetch that has not started is called back) or
+ * no room among the outstanding fetches. One that is already on its way as a prefetch is emitted again as demand, so
+ * that the cache pulls it forward.
+ *
+ * Callers: sched.c, wait.c. Invariant 6 of sched_i.h: nothing else takes a demand out of the queue.
+ */
+#include "sched/sched_i.h"
+
+static struct demand *demand_at(struct sched *s, uint32_t i)
+{
+	return &s->demands[(s->demand_head + i) & (s->cap_demands - 1)];
+}
+
+static int demand_grow(struct sched *s)
+{
+	uint32_t cap = s->cap_demands ? s->cap_demands * 2 : 256;
+	struct demand *d = malloc((size_t)cap * sizeof(*d));
+
+	if (!d)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < s->n_demands; i++)
+		d[i] = *demand_at(s, i);
+	free(s->demands);
+	s->demands = d;
+	s->cap_demands = cap;
+	s->demand_head = 0;
+	return 0;
+}
+
+void sch_demand_add(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t b0, uint32_t b1, bool is_again)
+{
+	uint32_t pg = sch_page_get(s, file, chunk_no);
+	struct demand *d;
+
+	for (uint32_t i = 0; pg != SCH_NONE && (s->pages[pg].flags & PG_DEMAND) && i < s->n_demands; i++) {
+		d = demand_at(s, i);
+		if (d->file != file || d->chunk_no != chunk_no)
+			continue;
+		d->b0 = (uint16_t)sch_min32(d->b0, b0);
+		d->b1 = (uint16_t)sch_max32(d->b1, b1);
+		d->is_again = d->is_again || is_again;
+		return;
+	}
+	if (s->n_demands == s->cap_demands && demand_grow(s))
+		return;
+	d = demand_at(s, s->n_demands++);
+	*d = (struct demand){chunk_no, s->now_ns, file, (uint16_t)b0, (uint16_t)b1, is_again};
+	if (pg != SCH_NONE)
+		s->pages[pg].flags |= PG_DEMAND;
+}
+
+static void demand_pop(struct sched *s)
+{
+	struct demand d = *demand_at(s, 0);
+	uint32_t pg = sch_page_find(s, d.file, d.chunk_no);
+
+	s->demand_head = (s->demand_head + 1) & (s->cap_demands - 1);
+	s->n_demands--;
+	if (pg == SCH_NONE)
+		return;
+	s->pages[pg].flags &= (uint8_t)~PG_DEMAND;
+	sch_page_put(s, pg);
+}
+
+/* Everything is in flight or pinned: call back the prefetch that is needed last. */
+static void demand_unfetch(struct sched *s)
+{
+	uint32_t p = sch_bitmap_last(&s->tree[T_FLIGHT]);
+
+	for (uint32_t n = 0; p != SCH_NONE && n < 64 && s->n_unfetching < s->n_demands; n++) {
+		uint32_t pg = s->pos.page[p], fe = s->frames[s->pages[pg].frame].fetches;
+
+		for (; fe != SCH_NONE; fe = s->fetches[fe].frame_next) {
+			struct fetch *f = &s->fetches[fe];
+			struct sched_action a = {.kind = SCHED_UNFETCH,
+						 .file = s->pages[pg].file,
+						 .chunk_no = s->pages[pg].chunk_no,
+						 .off_bytes = f->b0 * s->block_bytes,
+						 .len_bytes = f->bytes};
+
+			if (f->is_demand || f->is_unfetched || f->is_resolve || f->is_late || !sch_emit(s, &a))
+				continue;
+			f->is_unfetched = true;
+			s->n_unfetching++;
+		}
+		p = p ? sch_bitmap_prev(&s->tree[T_FLIGHT], p - 1) : SCH_NONE;
+	}
+}
+
+/* The blocks to bring: what is asked for, what the order will ask for soon, or the whole chunk. */
+static void demand_want(struct sched *s, const struct demand *d, uint32_t pg, struct blocks *want)
+{
+	uint32_t blocks = sch_chunk_blocks(s, d->file, d->chunk_no);
+	const struct page *p = &s->pages[pg];
+
+	memset(want, 0, sizeof(*want));
+	if (p->next != SCH_NONE && sch_position_stream(s, p->next)->is_speculating)
+		sch_fetch_wanted(s, pg, p->next, want);
+	else if (blocks && sch_nohint_is_sequential(s, d->file, d->chunk_no * s->cfg.chunk_bytes +
+								       (uint64_t)d->b0 * s->block_bytes))
+		sch_blocks_set(want, 0, blocks - 1);
+	sch_blocks_set(want, d->b0, d->b1);
+}
+
+/* The cache says that what we took for valid is not. */
+static void demand_distrust(struct sched *s, const struct demand *d, uint32_t pg)
+{
+	struct frame *f;
+
+	if (!d->is_again || s->pages[pg].frame == SCH_NONE)
+		return;
+	f = &s->frames[s->pages[pg].frame];
+	if (sch_blocks_all(&f->valid, d->b0, d->b1))
+		sch_blocks_clear(&f->valid, d->b0, d->b1);
+}
+
+/* 1: satisfied, 0: must wait. */
+static int demand_issue(struct sched *s, const struct demand *d)
+{
+	uint32_t pg = sch_page_get(s, d->file, d->chunk_no);
+	struct blocks want;
+	int err;
+
+	if (pg == SCH_NONE)
+		return sch_file(s, d->file) ? 0 : 1;
+	if (!sch_fetch_may(s, true, (uint32_t)s->cfg.chunk_bytes))
+		return 0;
+	demand_distrust(s, d, pg);
+	if (s->pages[pg].frame == SCH_NONE && !sch_evict_room(s, EVICT_FOR_DEMAND, SCH_NONE)) {
+		demand_unfetch(s);
+		return 0;
+	}
+	s->pages[pg].flags &= (uint8_t)~PG_BAD;
+	demand_want(s, d, pg, &want);
+	err = sch_fetch_page(s, pg, &want, true, s->now_ns);
+	return err == 0;
+}
+
+void sch_demand_run(struct sched *s, size_t max)
+{
+	while (s->n_demands && s->n_acts - s->acts_head < max) {
+		struct demand d = *demand_at(s, 0);
+
+		if (!demand_issue(s, &d))
+			break;
+		demand_pop(s);
+	}
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sched/evict.c - which page leaves a slot.
+ *
+ * Order of victims: blocks of no use to the next visit (L_STALE); read and without a known next use, the most recent
+ * first (L_USED: keeping the oldest is what makes never-evict of it, while the just read page sits in the
+ * kernel's page cache); then by who asks:
+ *   for the order: the farthest next use, never one needed before the page to be fetched (do no harm);
+ *   for a guess (read-ahead without an order): nothing that an order names;
+ *   for a reader who waits: guesses, then the farthest next use, whatever it is.
+ * Ageing: a page that was not read while everything else was, twice over, belongs to a dataset that is over.
+ *
+ * Callers: fetch.c, demand.c, nohint.c, sched.c. Invariants 2 and 3 of sched_i.h.
+ */
+#include "sched/sched_i.h"
+
+/* Slots that prefetch leaves free, so that a miss finds room at once. */
+uint32_t sch_reserve(const struct sched *s)
+{
+	if (s->slots < 8)
+		return s->slots > 2 ? 1 : 0;
+	return sch_min32(sch_max32(s->slots / 16, 2), 32);
+}
+
+bool sch_evict_frame(struct sched *s, uint32_t fr)
+{
+	struct frame *f = &s->frames[fr];
+	uint32_t pg = f->page;
+	struct sched_action a = {.kind = SCHED_EVICT, .file = s->pages[pg].file, .chunk_no = s->pages[pg].chunk_no};
+
+	if (!sch_emit(s, &a))
+		return false;
+	s->wasted_bytes += f->ahead_bytes;
+	sch_frame_free(s, fr);
+	sch_page_restate(s, pg);
+	sch_page_put(s, pg);
+	return true;
+}
+
+static uint32_t victim_used(const struct sched *s)
+{
+	uint32_t head = s->lists[L_USED].head;
+	uint64_t dataset;
+
+	if (head == SCH_NONE)
+		return SCH_NONE;
+	dataset = sch_max64(sch_max64(s->touched_pages, s->touched_before), s->slots);
+	dataset = sch_min64(dataset, (uint64_t)s->slots * 64);
+	if (s->access_clock - s->pages[s->frames[head].page].seen > 2 * dataset + s->slots)
+		return head;
+	return s->lists[L_USED].tail;
+}
+
+static uint32_t victim_order(const struct sched *s, uint32_t after)
+{
+	uint32_t p = sch_bitmap_last(&s->tree[T_RAM]);
+
+	if (p == SCH_NONE || (after != SCH_NONE && p <= after))
+		return SCH_NONE;
+	return s->pages[s->pos.page[p]].frame;
+}
+
+static uint32_t victim_pick(const struct sched *s, enum evict_for who, uint32_t position)
+{
+	uint32_t fr = s->lists[L_STALE].head;
+
+	if (fr == SCH_NONE)
+		fr = victim_used(s);
+	if (fr != SCH_NONE || who == EVICT_FOR_GUESS)
+		return fr;
+	if (who == EVICT_FOR_ORDER) {
+		if (s->lists[L_AHEAD].count > s->slots / 4)
+			return s->lists[L_AHEAD].head;
+		return victim_order(s, position);
+	}
+	fr = s->lists[L_AHEAD].head;
+	return fr != SCH_NONE ? fr : victim_order(s, SCH_NONE);
+}
+
+bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position)
+{
+	uint32_t room = who == EVICT_FOR_DEMAND ? s->slots : s->slots - sch_reserve(s);
+
+	while (s->held >= room) {
+		uint32_t fr = victim_pick(s, who, position);
+
+		if (fr == SCH_NONE || !sch_evict_frame(s, fr))
+			return false;
+	}
+	return true;
+}
+
+/* Slots were taken away, or late fetches came back and want theirs. */
+void sch_evict_excess(struct sched *s)
+{
+	while (s->held > s->slots || s->shortage > 0) {
+		uint32_t fr = victim_pick(s, EVICT_FOR_DEMAND, SCH_NONE);
+
+		if (fr == SCH_NONE || !sch_evict_frame(s, fr))
+			break;
+		if (s->shortage > 0)
+			s->shortage--;
+	}
+	if (s->held == 0)
+		s->shortage = 0;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sched/fetch.c - from absent to in flight: what is fetched for the order, whole pages or extents.
+ *
+ * The next page is the lowest bit of T_ABSENT or T_DISK, up to the limits that when.c sets and the stream's
+ * @window. It gets a slot only from a page that is needed later (evict.c). No victim: stop, a full
+ * window is a healthy state.
+ *
+ * Whole chunk if chunk <= u + n * o: u bytes of n extents of it are needed inside the horizon, o is what the
+ * link carries in one request's overhead. Extents are merged across gaps below o.
+ *
+ * Callers: sched.c (step), demand.c, nohint.c, wait.c. Invariants 3 and 5 of sched_i.h.
+ */
+#include "sched/sched_i.h"
+
+#define CHAIN_MAX 512u
+#define SKIPS_MAX 4096u
+#define OVERHEAD_UNKNOWN 32768.0
+#define DEMAND_SHARE 8u /* of inflight_max: kept from prefetch */
+
+bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes)
+{
+	uint32_t out = s->flight.count - s->n_late, max = s->cfg.inflight_max;
+
+	if (!is_demand) {
+		max -= sch_min32(sch_min32(max / DEMAND_SHARE, 4), max - 1);
+		max = sch_min32(max, s->concurrency);
+	}
+	if (out >= max)
+		return false;
+	if (s->flight_bytes + bytes > s->cfg.inflight_bytes_max && out > 0)
+		return false;
+	if (is_demand || !s->cfg.prefetch_bytes_per_s)
+		return true;
+	if (s->tokens >= 0)
+		return true;
+	s->next_ns = sch_min64(s->next_ns, s->now_ns + SCH_MSEC +
+						   (uint64_t)(-s->tokens * (double)SCH_SEC /
+							      (double)s->cfg.prefetch_bytes_per_s));
+	return false;
+}
+
+static double fetch_overhead(const struct sched *s)
+{
+	double o = s->origin.overhead_bytes > 0 ? s->origin.overhead_bytes : OVERHEAD_UNKNOWN;
+
+	return o < (double)s->cfg.chunk_bytes / 8 ? o : (double)s->cfg.chunk_bytes / 8;
+}
+
+/* How far the next uses of a page count when it is weighed: everything, if what is named fits into the slots. */
+static uint32_t fetch_horizon(const struct sched *s, uint32_t p)
+{
+	uint64_t ahead = s->run_limit > p ? s->run_limit - p : 0;
+
+	if (s->live_pages < (uint64_t)(s->slots - sch_reserve(s)) + s->cfg.disk_pages)
+		return SCH_NONE;
+	ahead = sch_max64(ahead, 2ULL * s->slots);
+	return (uint32_t)sch_min64(ahead + p, SCH_NONE - 1);
+}
+
+/* Blocks of the page that visit p and those soon after it need, or all of them. */
+void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *want)
+{
+	uint32_t to = fetch_horizon(s, p), n = 0, u = 0, b0, b1 = 0;
+	uint32_t blocks = sch_chunk_blocks(s, s->pages[pg].file, s->pages[pg].chunk_no);
+	double o = fetch_overhead(s);
+
+	memset(want, 0, sizeof(*want));
+	for (uint32_t k = 0; p != SCH_NONE && p <= to && k < CHAIN_MAX; p = s->pos.next[p], k++)
+		if (!sch_position_is_done(s, p))
+			sch_blocks_set(want, s->pos.b0[p], s->pos.b1[p]);
+	for (uint32_t b = 0; sch_blocks_run(want, b, &b0, &b1); b = b1 + 1) {
+		u += (b1 - b0 + 1) * s->block_bytes;
+		n++;
+	}
+	if (blocks && (double)blocks * s->block_bytes <= (double)u + (n > 1 ? n : 0) * o)
+		sch_blocks_set(want, 0, blocks - 1);
+}
+
+/* Bridge gaps below o where nothing is there or on its way. */
+static void fetch_bridge(const struct sched *s, const struct frame *f, struct blocks *missing)
+{
+	uint32_t gap_max = (uint32_t)(fetch_overhead(s) / s->block_bytes), b0, b1, c0, c1;
+
+	if (!sch_blocks_run(missing, 0, &b0, &b1))
+		return;
+	while (b1 + 1 < SCH_BLOCKS_MAX && sch_blocks_run(missing, b1 + 1, &c0, &c1)) {
+		if (c0 - b1 - 1 <= gap_max && !sch_blocks_any(&f->valid, b1 + 1, c0 - 1) &&
+		    !sch_blocks_any(&f->flight, b1 + 1, c0 - 1))
+			sch_blocks_set(missing, b1 + 1, c0 - 1);
+		b1 = c1;
+	}
+}
+
+static bool fetch_emit(struct sched *s, uint32_t fe, enum sched_action_kind kind, uint64_t deadline_ns)
+{
+	const struct fetch *f = &s->fetches[fe];
+	const struct page *p = &s->pages[s->frames[f->frame].page];
+	struct sched_action a = {.kind = kind,
+				 .file = p->file,
+				 .chunk_no = p->chunk_no,
+				 .off_bytes = f->b0 * s->block_bytes,
+				 .len_bytes = f->bytes,
+				 .is_demand = f->is_demand,
+				 .from_tier = f->from_tier,
+				 .deadline_ns = deadline_ns};
+
+	return sch_emit(s, &a);
+}
+
+/* A reader waits for what is on its way as a prefetch: say it again, louder. */
+static int fetch_promote(struct sched *s, uint32_t fr, const struct blocks *want)
+{
+	for (uint32_t fe = s->frames[fr].fetches; fe != SCH_NONE; fe = s->fetches[fe].frame_next) {
+		struct fetch *f = &s->fetches[fe];
+
+		if (!sch_blocks_any(want, f->b0, f->b1))
+			continue;
+		if (!f->is_demand)
+			s->n_waiting++;
+		f->is_demand = true;
+		if (!fetch_emit(s, fe, f->is_resolve ? SCHED_RESOLVE : SCHED_FETCH, s->now_ns))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+/* Fetch what is missing of `want`. The caller made room for a frame if the page has none. */
+int sch_fetch_page(struct sched *s, uint32_t pg, struct blocks *want, bool is_demand, uint64_t deadline_ns)
+{
+	uint32_t fr = s->pages[pg].frame, b0, b1 = 0;
+	struct blocks missing = *want;
+	int err = 0;
+
+	if (fr == SCH_NONE)
+		fr = sch_frame_new(s, pg);
+	if (fr == SCH_NONE)
+		return -ENOMEM;
+	if (is_demand)
+		err = fetch_promote(s, fr, want);
+	for (int w = 0; w < SCH_BLOCKS_MAX / 64; w++)
+		missing.w[w] &= ~(s->frames[fr].valid.w[w] | s->frames[fr].flight.w[w]);
+	fetch_bridge(s, &s->frames[fr], &missing);
+	for (uint32_t b = 0; !err && b < SCH_BLOCKS_MAX && sch_blocks_run(&missing, b, &b0, &b1); b = b1 + 1) {
+		uint32_t fe = sch_fetch_add(s, fr, b0, b1, is_demand);
+
+		if (fe != SCH_NONE && !fetch_emit(s, fe, SCHED_FETCH, deadline_ns)) {
+			sch_fetch_remove(s, fe);
+			fe = SCH_NONE;
+		}
+		if (fe == SCH_NONE)
+			err = -ENOMEM;
+		else if (!is_demand)
+			s->tokens -= s->fetches[fe].bytes;
+	}
+	if (s->frames[fr].fetches == SCH_NONE && sch_blocks_empty(&s->frames[fr].valid))
+		sch_frame_free(s, fr);
+	sch_page_restate(s, pg);
+	return err;
+}
+
+/* Ask for the name; its page stands for the slot. */
+int sch_fetch_resolve(struct sched *s, uint32_t pg, bool is_demand, uint64_t deadline_ns)
+{
+	uint32_t fr = sch_frame_new(s, pg), fe = SCH_NONE;
+
+	if (fr != SCH_NONE)
+		fe = sch_fetch_add(s, fr, 0, s->blocks_per_page - 1, is_demand);
+	if (fe != SCH_NONE) {
+		s->fetches[fe].is_resolve = true;
+		s->n_resolving++;
+		if (fetch_emit(s, fe, SCHED_RESOLVE, deadline_ns)) {
+			s->files[s->pages[pg].file].state = FILE_RESOLVING;
+			sch_page_restate(s, pg);
+			return 0;
+		}
+		sch_fetch_remove(s, fe);
+	}
+	if (fr != SCH_NONE)
+		sch_frame_free(s, fr);
+	sch_page_restate(s, pg);
+	return -ENOMEM;
+}
+
+/* ---- in the order's turn --------------------------------------------------------------------- */
+
+/* A number that differs between batches, also of different passes. */
+static uint64_t window_batch(const struct stream *st, uint64_t visit)
+{
+	return sch_visit_epoch(st, visit) << 32 | sch_entry_batch(st, sch_visit_entry(st, visit));
+}
+
+/* First position past the stream's @window: bytes or batches ahead of its low mark. */
+static void window_update(struct sched *s, uint32_t stream)
+{
+	struct stream *st = &s->streams[stream];
+	uint64_t bytes = 0, batches = 0, visit = UINT64_MAX, batch = UINT64_MAX;
+
+	st->is_win_stale = false;
+	st->win_limit = SCH_NONE;
+	if (!st->window_bytes && !st->window_batches)
+		return;
+	for (uint32_t p = st->low; p < s->pos.n; p++) {
+		bool is_first = bytes == 0;
+
+		if (s->pos.stream[p] != stream || sch_position_is_done(s, p))
+			continue;
+		bytes += sch_position_bytes(s, p);
+		if (st->window_batches && st->visit_base + s->pos.visit[p] != visit) {
+			visit = st->visit_base + s->pos.visit[p];
+			batches += window_batch(st, visit) != batch;
+			batch = window_batch(st, visit);
+		}
+		if (!is_first && ((st->window_bytes && bytes > st->window_bytes) ||
+				  (st->window_batches && batches > st->window_batches + 1))) {
+			st->win_limit = p;
+			return;
+		}
+	}
+}
+
+static bool fetch_is_allowed(struct sched *s, uint32_t p)
+{
+	struct stream *st = sch_position_stream(s, p);
+
+	if (st->is_win_stale)
+		window_update(s, s->pos.stream[p]);
+	return p < st->win_limit;
+}
+
+static uint32_t fetch_next(const struct sched *s, uint32_t from)
+{
+	uint32_t a = sch_bitmap_next(&s->tree[T_ABSENT], from);
+	uint32_t d = sch_bitmap_next(&s->tree[T_DISK], from);
+
+	if (a != SCH_NONE && a > s->run_limit)
+		a = SCH_NONE;
+	if (d != SCH_NONE && d > s->tier_limit)
+		d = SCH_NONE;
+	return sch_min32(a, d);
+}
+
+/* 1: fetched or asked for; 0: not this one; negative: stop. */
+static int fetch_visit(struct sched *s, uint32_t p)
+{
+	uint32_t pg = s->pos.page[p], file = s->pages[pg].file;
+	bool is_name = s->files[file].state == FILE_UNKNOWN;
+	struct blocks want;
+
+	if (is_name && s->n_resolving >= SCH_RESOLVES_MAX)
+		return 0;
+	if (!sch_fetch_may(s, false, is_name ? (uint32_t)s->cfg.chunk_bytes : sch_position_bytes(s, p)))
+		return -EAGAIN;
+	if (s->pages[pg].frame == SCH_NONE && !sch_evict_room(s, EVICT_FOR_ORDER, p))
+		return -ENOSPC;
+	if (is_name)
+		return sch_fetch_resolve(s, pg, false, sch_when_deadline(s, p)) ? -ENOMEM : 1;
+	sch_fetch_wanted(s, pg, p, &want);
+	return sch_fetch_page(s, pg, &want, false, sch_when_deadline(s, p)) ? -ENOMEM : 1;
+}
+
+void sch_fetch_run(struct sched *s, size_t max)
+{
+	uint32_t skips = 0;
+	uint32_t p = fetch_next(s, s->pos.low);
+
+	while (p != SCH_NONE && skips < SKIPS_MAX && s->n_acts - s->acts_head < max) {
+		int done = fetch_is_allowed(s, p) ? fetch_visit(s, p) : 0;
+
+		if (done < 0)
+			break;
+		skips += done == 0;
+		p = fetch_next(s, p + 1);
+	}
+}
+
+/* A list was dropped: prefetches that only it wanted and that have not started need not start. */
+void sch_fetch_unwanted(struct sched *s)
+{
+	for (uint32_t fe = s->flight.head; fe != SCH_NONE; fe = s->fetches[fe].next) {
+		struct fetch *f = &s->fetches[fe];
+		const struct page *p = &s->pages[s->frames[f->frame].page];
+
+		if (f->is_demand || f->is_unfetched || f->is_resolve || f->is_late || p->next != SCH_NONE)
+			continue;
+		if (!fetch_emit(s, fe, SCHED_UNFETCH, s->now_ns))
+			return;
+		f->is_unfetched = true;
+		s->n_unfetching++;
+	}
+}

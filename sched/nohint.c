@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sched/nohint.c - readers without an order: sequential streams per file, read-ahead, whole files.
+ *
+ * A file may have several sequential readers at once (processes that share one mapping), so a
+ * stream is known by where its next read is expected, not by who reads. Its window starts at 128 KiB and
+ * doubles each time a read had to wait, up to a share of the slots; a file above 8 MiB of which 2 MiB have been read
+ * in order is fetched to its end, as far as the share goes. A gap forward (an mmap that steps over
+ * what it does not need) is still sequential; a first read in the middle or at the tail (zip, parquet) is not.
+ * Eight reads in a row that continue nothing make a file random: blocks only, no read-ahead.
+ *
+ * Callers: sched.c, demand.c. Invariant: at most SEQS_MAX streams, SEQS_PER_FILE a file.
+ */
+#include "sched/sched_i.h"
+
+#define SEQS_MAX 4096u
+#define SEQS_PER_FILE 8u
+#define WINDOW_MIN (128u << 10)
+#define GAP_MAX (2u << 20)
+#define WHOLE_SIZE (8u << 20)
+#define WHOLE_AFTER (2u << 20)
+#define ACTIVE_MAX 64u
+#define RANDOM_AFTER 8u
+
+/* ---- table of streams ------------------------------------------------------------------------ */
+
+static void lru_remove(struct sched *s, uint32_t q)
+{
+	struct seq *e = &s->seqs[q];
+
+	if (e->prev != SCH_NONE)
+		s->seqs[e->prev].next = e->next;
+	else
+		s->seq_lru.head = e->next;
+	if (e->next != SCH_NONE)
+		s->seqs[e->next].prev = e->prev;
+	else
+		s->seq_lru.tail = e->prev;
+	s->seq_lru.count--;
+}
+
+static void lru_front(struct sched *s, uint32_t q)
+{
+	struct seq *e = &s->seqs[q];
+
+	e->prev = SCH_NONE;
+	e->next = s->seq_lru.head;
+	if (e->next != SCH_NONE)
+		s->seqs[e->next].prev = q;
+	else
+		s->seq_lru.tail = q;
+	s->seq_lru.head = q;
+	s->seq_lru.count++;
+}
+
+static void seq_free(struct sched *s, uint32_t q)
+{
+	uint32_t *link = &s->files[s->seqs[q].file].seq;
+
+	while (*link != q)
+		link = &s->seqs[*link].file_next;
+	*link = s->seqs[q].file_next;
+	lru_remove(s, q);
+	s->seqs[q].next = s->free_seq;
+	s->free_seq = q;
+}
+
+void sch_nohint_forget(struct sched *s, uint32_t file)
+{
+	while (s->files[file].seq != SCH_NONE)
+		seq_free(s, s->files[file].seq);
+}
+
+void sch_nohint_finish(struct sched *s)
+{
+	free(s->seqs);
+}
+
+/* The file's own oldest makes room if it has too many, else the oldest of all. */
+static void seq_make_room(struct sched *s, uint32_t file)
+{
+	uint32_t n = 0, oldest = SCH_NONE;
+
+	for (uint32_t q = s->files[file].seq; q != SCH_NONE; q = s->seqs[q].file_next, n++)
+		if (oldest == SCH_NONE || s->seqs[q].last_ns <= s->seqs[oldest].last_ns)
+			oldest = q;
+	if (n >= SEQS_PER_FILE)
+		seq_free(s, oldest);
+	else if (s->seq_lru.count >= SEQS_MAX)
+		seq_free(s, s->seq_lru.tail);
+}
+
+static uint32_t seq_new(struct sched *s, uint32_t file, uint64_t off, uint64_t end)
+{
+	uint32_t q;
+
+	seq_make_room(s, file);
+	q = s->free_seq;
+	if (q != SCH_NONE) {
+		s->free_seq = s->seqs[q].next;
+	} else {
+		if (sch_array_grow((void **)&s->seqs, &s->cap_seqs, s->n_seqs + 1, sizeof(*s->seqs)))
+			return SCH_NONE;
+		q = s->n_seqs++;
+	}
+	s->seqs[q] = (struct seq){.begin = off,
+				  .end = end,
+				  .ahead = end,
+				  .window = WINDOW_MIN,
+				  .last_ns = s->now_ns,
+				  .file = file,
+				  .file_next = s->files[file].seq,
+				  .n_reads = 1};
+	s->files[file].seq = q;
+	lru_front(s, q);
+	return q;
+}
+
+/* The stream that a read at off continues: the nearest whose expected place is not too far. */
+static uint32_t seq_find(const struct sched *s, uint32_t file, uint64_t off)
+{
+	uint32_t best = SCH_NONE;
+	uint64_t best_gap = UINT64_MAX;
+
+	for (uint32_t q = s->files[file].seq; q != SCH_NONE; q = s->seqs[q].file_next) {
+		const struct seq *e = &s->seqs[q];
+		uint64_t back = sch_min64(e->end - e->begin, GAP_MAX);
+		uint64_t gap = off >= e->end ? off - e->end : e->end - off;
+
+		if (off < e->end ? gap > back : gap > (e->n_reads > 2 ? GAP_MAX : WINDOW_MIN))
+			continue;
+		if (gap < best_gap) {
+			best = q;
+			best_gap = gap;
+		}
+	}
+	return best;
+}
+
+/* ---- reads -------------------------------------------------------------------------------------- */
+
+/* How much is read without an order, in pages: files that were touched in this round. */
+static void nohint_touch(struct sched *s, struct file *f)
+{
+	uint64_t pages = f->size_bytes == SCHED_SIZE_UNKNOWN ? 1 : f->size_bytes / s->cfg.chunk_bytes + 1;
+
+	s->access_clock++;
+	if (s->access_clock - s->touch_since > 2 * sch_max64(sch_max64(s->touched_pages, s->touched_before), s->slots)) {
+		s->touched_before = s->touched_pages;
+		s->touched_pages = 0;
+		s->touch_since = s->access_clock;
+		s->touch_epoch++;
+	}
+	if (f->touch_epoch == s->touch_epoch + 1)
+		return;
+	f->touch_epoch = s->touch_epoch + 1;
+	s->touched_pages = sch_min64(s->touched_pages + pages, UINT32_MAX / 4);
+}
+
+static uint64_t seq_share(const struct sched *s)
+{
+	uint64_t pages = sch_max64(s->slots / 4, 1);
+
+	return pages * s->cfg.chunk_bytes;
+}
+
+void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len, bool is_hinted, bool is_slow)
+{
+	struct file *f = &s->files[file];
+	uint32_t q = seq_find(s, file, off);
+	struct seq *e;
+
+	nohint_touch(s, f);
+	if (is_hinted)
+		return; /* the order knows better what comes next */
+	if (q == SCH_NONE) {
+		f->strange = (uint8_t)sch_min32(f->strange + 1u, RANDOM_AFTER);
+		f->is_random = f->strange >= RANDOM_AFTER;
+		(void)seq_new(s, file, off, off + len); /* no memory: no read-ahead */
+		return;
+	}
+	e = &s->seqs[q];
+	f->strange = (uint8_t)(f->strange / 2);
+	f->is_random = f->is_random && f->strange > 1;
+	e->end = sch_max64(e->end, off + len);
+	e->ahead = sch_max64(e->ahead, e->end);
+	e->last_ns = s->now_ns;
+	e->n_reads++;
+	if (is_slow && e->n_reads > 2)
+		e->window = sch_min64(e->window * 2, seq_share(s));
+	if (f->size_bytes > WHOLE_SIZE && e->end - e->begin >= WHOLE_AFTER)
+		e->is_whole = true;
+	lru_remove(s, q);
+	lru_front(s, q);
+}
+
+/* Would a miss here be part of a sequential read, so that the whole chunk is right? */
+bool sch_nohint_is_sequential(const struct sched *s, uint32_t file, uint64_t off)
+{
+	const struct file *f = &s->files[file];
+	uint32_t q;
+
+	if (f->size_bytes <= s->cfg.chunk_bytes)
+		return true;
+	if (f->is_random)
+		return false;
+	if (off == 0)
+		return true;
+	/* The read itself has been noted already: it is the second one that tells. */
+	q = seq_find(s, file, off);
+	return q != SCH_NONE && s->seqs[q].n_reads > 1;
+}
+
+/* ---- read-ahead ------------------------------------------------------------------------------------ */
+
+/* Fetch from the stream's mark on, inside one page. 1: moved on, 0: no room. */
+static int seq_fetch(struct sched *s, uint32_t q, uint64_t target)
+{
+	struct seq *e = &s->seqs[q];
+	uint64_t chunk_no = e->ahead / s->cfg.chunk_bytes, at = chunk_no * s->cfg.chunk_bytes;
+	uint64_t to = sch_min64(target - at, s->cfg.chunk_bytes);
+	uint32_t blocks = sch_chunk_blocks(s, e->file, chunk_no), b0, b1, pg;
+	struct blocks want = {{0}};
+
+	if (blocks == 0)
+		return 0;
+	b0 = (uint32_t)((e->ahead - at) / s->block_bytes);
+	b1 = (uint32_t)((to - 1) / s->block_bytes);
+	if (e->window >= s->cfg.chunk_bytes || e->is_whole) {
+		b1 = blocks - 1;
+		to = s->cfg.chunk_bytes;
+	}
+	pg = sch_page_get(s, e->file, chunk_no);
+	if (pg == SCH_NONE)
+		return 0;
+	sch_blocks_set(&want, b0, sch_min32(b1, blocks - 1));
+	if ((s->pages[pg].flags & PG_BAD) || !sch_fetch_may(s, false, (b1 - b0 + 1) * s->block_bytes) ||
+	    (s->pages[pg].frame == SCH_NONE && !sch_evict_room(s, EVICT_FOR_GUESS, SCH_NONE)) ||
+	    sch_fetch_page(s, pg, &want, false, s->now_ns + SCH_MSEC)) {
+		sch_page_put(s, pg);
+		return 0;
+	}
+	e->ahead = at + to;
+	return 1;
+}
+
+void sch_nohint_run(struct sched *s, size_t max)
+{
+	uint64_t share = seq_share(s);
+	uint32_t n = 0;
+
+	for (uint32_t q = s->seq_lru.head; q != SCH_NONE && n < ACTIVE_MAX; q = s->seqs[q].next, n++) {
+		struct seq *e = &s->seqs[q];
+		uint64_t size = s->files[e->file].size_bytes, target;
+
+		if (e->n_reads < 2 || size == SCHED_SIZE_UNKNOWN || s->files[e->file].is_random)
+			continue;
+		target = e->end + (e->is_whole ? share : e->window);
+		target = sch_min64(target, size);
+		while (e->ahead < target && s->n_acts - s->acts_head < max)
+			if (!seq_fetch(s, q, target))
+				return;
+	}
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sched/pages.c - records of live pages, by (file, chunk number), and the state tree each is in.
+ *
+ * A hash of live pages rather than dense numbers a file: a 9 TiB file costs nothing, and a million
+ * one-page files no more than a million pages of one file.
+ *
+ * Callers: everybody in sched/.
+ * Invariants: 1 and 2 of sched_i.h are kept here, by sch_page_restate(); a page lives while a visit, a frame,
+ * the tier, a pin or a demand refers to it.
+ */
+#include "sched/sched_i.h"
+
+static uint32_t page_hash(const struct sched *s, uint32_t file, uint64_t chunk_no)
+{
+	uint64_t h = (chunk_no + ((uint64_t)file << 32 | file) * 0x9e3779b97f4a7c15ULL) * 0xff51afd7ed558ccdULL;
+
+	return (uint32_t)(h >> 32) & (s->n_buckets - 1);
+}
+
+uint32_t sch_page_find(const struct sched *s, uint32_t file, uint64_t chunk_no)
+{
+	uint32_t pg;
+
+	if (s->n_buckets == 0)
+		return SCH_NONE;
+	pg = s->buckets[page_hash(s, file, chunk_no)];
+	while (pg != SCH_NONE && (s->pages[pg].file != file || s->pages[pg].chunk_no != chunk_no))
+		pg = s->pages[pg].hash_next;
+	return pg;
+}
+
+static int pages_rehash(struct sched *s)
+{
+	uint32_t n = s->n_buckets ? s->n_buckets * 2 : 1024;
+	uint32_t *b = malloc((size_t)n * sizeof(*b));
+
+	if (!b)
+		return -ENOMEM;
+	memset(b, 0xff, (size_t)n * sizeof(*b));
+	free(s->buckets);
+	s->buckets = b;
+	s->n_buckets = n;
+	for (uint32_t i = 0; i < s->n_pages; i++) {
+		struct page *p = &s->pages[i];
+		uint32_t *head;
+
+		if (!p->is_live)
+			continue;
+		head = &b[page_hash(s, p->file, p->chunk_no)];
+		p->hash_next = *head;
+		*head = i;
+	}
+	return 0;
+}
+
+static uint32_t page_alloc(struct sched *s)
+{
+	uint32_t pg = s->free_page;
+
+	if (pg != SCH_NONE) {
+		s->free_page = s->pages[pg].hash_next;
+		return pg;
+	}
+	if (sch_array_grow((void **)&s->pages, &s->cap_pages, s->n_pages + 1, sizeof(*s->pages)))
+		return SCH_NONE;
+	return s->n_pages++;
+}
+
+uint32_t sch_page_get(struct sched *s, uint32_t file, uint64_t chunk_no)
+{
+	uint32_t pg = sch_page_find(s, file, chunk_no);
+	uint32_t *head;
+
+	if (pg != SCH_NONE || !sch_file(s, file))
+		return pg;
+	if (s->live_pages >= s->n_buckets && pages_rehash(s))
+		return SCH_NONE;
+	pg = page_alloc(s);
+	if (pg == SCH_NONE)
+		return SCH_NONE;
+	head = &s->buckets[page_hash(s, file, chunk_no)];
+	s->pages[pg] = (struct page){.chunk_no = chunk_no,
+				     .file = file,
+				     .hash_next = *head,
+				     .next = SCH_NONE,
+				     .last = SCH_NONE,
+				     .frame = SCH_NONE,
+				     .tree = T_NONE,
+				     .is_live = 1};
+	*head = pg;
+	s->live_pages++;
+	s->files[file].n_pages++;
+	return pg;
+}
+
+void sch_page_put(struct sched *s, uint32_t pg)
+{
+	struct page *p = &s->pages[pg];
+	uint32_t *link;
+
+	if (!p->is_live || p->next != SCH_NONE || p->frame != SCH_NONE || p->ext_pins ||
+	    (p->flags & (PG_TIER | PG_DEMAND | PG_ADMIT)))
+		return;
+	link = &s->buckets[page_hash(s, p->file, p->chunk_no)];
+	while (*link != pg)
+		link = &s->pages[*link].hash_next;
+	*link = p->hash_next;
+	s->files[p->file].n_pages--;
+	s->live_pages--;
+	p->is_live = 0;
+	p->hash_next = s->free_page;
+	s->free_page = pg;
+}
+
+void sch_page_untree(struct sched *s, uint32_t pg)
+{
+	struct page *p = &s->pages[pg];
+
+	if (p->tree != T_NONE)
+		sch_bitmap_clear(&s->tree[p->tree], p->next);
+	p->tree = T_NONE;
+	sch_tier_untree(s, pg);
+}
+
+/* Whether the stream of the page's next visit is one that we fetch and keep for. */
+static bool page_is_wanted(const struct sched *s, const struct page *p)
+{
+	return p->next != SCH_NONE && sch_position_stream(s, p->next)->is_speculating;
+}
+
+static void page_restate_frame(struct sched *s, uint32_t pg)
+{
+	struct page *p = &s->pages[pg];
+	struct frame *f = &s->frames[p->frame];
+	enum frame_list list = L_NONE;
+	bool is_wanted = page_is_wanted(s, p), is_idle = f->fetches == SCH_NONE;
+
+	if (is_wanted) {
+		uint32_t b0 = s->pos.b0[p->next], b1 = s->pos.b1[p->next];
+
+		if (sch_blocks_all(&f->valid, b0, b1)) {
+			if (is_idle && !f->wait_pins && !p->ext_pins)
+				p->tree = T_RAM;
+		} else if (!is_idle) {
+			struct blocks both = f->valid;
+
+			for (int w = 0; w < SCH_BLOCKS_MAX / 64; w++)
+				both.w[w] |= f->flight.w[w];
+			p->tree = sch_blocks_all(&both, b0, b1) ? T_FLIGHT : T_ABSENT;
+		} else {
+			p->tree = p->flags & PG_TIER ? T_DISK : T_ABSENT;
+			list = L_STALE;
+		}
+	} else if (is_idle) {
+		list = f->is_used ? L_USED : L_AHEAD;
+	}
+	if ((p->tree == T_ABSENT || p->tree == T_DISK) && (p->flags & PG_BAD))
+		p->tree = T_NONE;
+	if (p->tree < T_COUNT)
+		sch_bitmap_set(&s->tree[p->tree], p->next);
+	if (!is_idle || f->wait_pins || p->ext_pins)
+		list = L_NONE;
+	sch_frame_list(s, p->frame, list);
+}
+
+void sch_page_restate(struct sched *s, uint32_t pg)
+{
+	struct page *p = &s->pages[pg];
+
+	sch_page_untree(s, pg);
+	if (p->frame != SCH_NONE) {
+		page_restate_frame(s, pg);
+	} else if (page_is_wanted(s, p) && !(p->flags & PG_BAD)) {
+		p->tree = p->flags & PG_TIER ? T_DISK : T_ABSENT;
+		sch_bitmap_set(&s->tree[p->tree], p->next);
+	}
+	if (p->flags & PG_TIER)
+		sch_tier_tree(s, pg);
+}
+
+/* Visits of a name that was looked up stood for the whole chunk: now they mean what their entries say. */
+void sch_page_clip(struct sched *s, uint32_t pg)
+{
+	uint32_t p = s->pages[pg].next, file = s->pages[pg].file;
+
+	sch_page_untree(s, pg);
+	for (; p != SCH_NONE; p = s->pos.next[p]) {
+		const struct stream *st = sch_position_stream(s, p);
+		struct span sp;
+
+		if (sch_position_is_done(s, p) || st->is_replaced)
+			continue;
+		sch_visit_span(s, st, st->visit_base + s->pos.visit[p], &sp);
+		if (sp.file != file || sp.n != 1 || sp.first != 0)
+			continue; /* past the end: one byte stands for it, it is skipped in its turn */
+		s->pos.b0[p] = (uint8_t)(sp.off / s->block_bytes);
+		s->pos.b1[p] = (uint8_t)((sp.end - 1) / s->block_bytes);
+	}
+	sch_page_restate(s, pg);
+}
+
+void sch_page_next(struct sched *s, uint32_t pg)
+{
+	struct page *p = &s->pages[pg];
+	uint32_t q = p->next;
+
+	sch_page_untree(s, pg);
+	while (q != SCH_NONE && sch_position_is_done(s, q))
+		q = s->pos.next[q];
+	p->next = q;
+	p->flags &= (uint8_t)~PG_BAD;
+	if (q == SCH_NONE)
+		p->last = SCH_NONE;
+	sch_page_restate(s, pg);
+	sch_page_put(s, pg);
+}

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sched/positions.c - entries become page visits over a horizon; streams are merged into one order.
+ *
+ * One order for the whole engine: streams are merged when their visits are materialised, by
+ * (epoch, batch, stream) if all of them have batch marks, else by expected time (visits ahead x tau). Next use,
+ * eviction and bounds then hold for the union of the ranks. What has been materialised is only an index of the
+ * entries, so a change that the order cannot absorb at its end (a new list, a seek, an alias, a
+ * size that became known) builds it again: a few milliseconds for the horizon, at most.
+ *
+ * Appending position p of page x is O(1): link last[x] -> p; if x had no next visit, p is it.
+ *
+ * Callers: sched.c (step), progress.c (done). Invariants: 1 and 4 of sched_i.h; positions of one stream
+ * are in the order of its visits; a rebuild keeps the visits between a stream's marks that are not done.
+ */
+#include "sched/sched_i.h"
+
+#define QUANTUM 16u	   /* visits of one stream in a row when several are merged */
+#define UNTRUSTED_MAX 4096u
+#define PER_STEP 16384u	   /* positions a step materialises: half a millisecond */
+
+void sch_positions_finish(struct sched *s)
+{
+	struct positions *q = &s->pos;
+
+	free(q->page);
+	free(q->next);
+	free(q->visit);
+	free(q->stream);
+	free(q->b0);
+	free(q->b1);
+	sch_bitmap_finish(&q->undone);
+	memset(q, 0, sizeof(*q));
+}
+
+uint64_t sch_positions_bytes(const struct sched *s)
+{
+	uint64_t n = (uint64_t)s->pos.cap * 16 + sch_bitmap_bytes(&s->pos.undone) + sch_bitmap_bytes(&s->tier_tree);
+
+	for (int t = 0; t < T_COUNT; t++)
+		n += sch_bitmap_bytes(&s->tree[t]);
+	return n;
+}
+
+static int array_resize(void *array, uint32_t n, size_t size)
+{
+	void **a = array;
+	void *p = realloc(*a, (size_t)n * size);
+
+	if (!p)
+		return -ENOMEM;
+	*a = p;
+	return 0;
+}
+
+static int positions_grow(struct sched *s)
+{
+	struct positions *q = &s->pos;
+	uint64_t cap = q->cap ? (uint64_t)q->cap * 2 : 4096;
+
+	cap = sch_min64(cap, (uint64_t)s->horizon * 2);
+	if (cap <= q->cap)
+		return -ENOSPC;
+	if (array_resize(&q->page, (uint32_t)cap, 4) || array_resize(&q->next, (uint32_t)cap, 4) ||
+	    array_resize(&q->visit, (uint32_t)cap, 4) || array_resize(&q->stream, (uint32_t)cap, 2) ||
+	    array_resize(&q->b0, (uint32_t)cap, 1) || array_resize(&q->b1, (uint32_t)cap, 1) ||
+	    sch_bitmap_reserve(&q->undone, (uint32_t)cap) || sch_bitmap_reserve(&s->tier_tree, (uint32_t)cap))
+		return -ENOMEM;
+	for (int t = 0; t < T_COUNT; t++)
+		if (sch_bitmap_reserve(&s->tree[t], (uint32_t)cap))
+			return -ENOMEM;
+	q->cap = (uint32_t)cap;
+	return 0;
+}
+
+uint32_t sch_position_bytes(const struct sched *s, uint32_t p)
+{
+	return ((uint32_t)s->pos.b1[p] - s->pos.b0[p] + 1) * s->block_bytes;
+}
+
+/* ---- append ---------------------------------------------------------------------------------- */
+
+/* Link position p, whose own fields are set, behind the other visits of its page. */
+static void position_link(struct sched *s, uint32_t p)
+{
+	struct page *pg = &s->pages[s->pos.page[p]];
+
+	s->pos.next[p] = SCH_NONE;
+	sch_bitmap_set(&s->pos.undone, p);
+	if (pg->next != SCH_NONE) {
+		s->pos.next[pg->last] = p;
+		pg->last = p;
+		return;
+	}
+	sch_page_untree(s, s->pos.page[p]);
+	pg->next = pg->last = p;
+	sch_page_restate(s, s->pos.page[p]);
+}
+
+static int position_append(struct sched *s, uint32_t stream, uint64_t visit, const struct span *sp, uint64_t chunk_no)
+{
+	struct positions *q = &s->pos;
+	struct stream *st = &s->streams[stream];
+	uint64_t at = chunk_no * s->cfg.chunk_bytes, from, to;
+	uint32_t pg, p;
+
+	if (q->n == q->cap && positions_grow(s))
+		return -ENOSPC;
+	if (visit - st->visit_base >= UINT32_MAX)
+		return -ENOSPC;
+	pg = sch_page_get(s, sp->file, chunk_no);
+	if (pg == SCH_NONE)
+		return -ENOMEM;
+	from = sp->off > at ? sp->off - at : 0;
+	to = sch_min64(sp->end - at, s->cfg.chunk_bytes);
+	p = q->n++;
+	q->page[p] = pg;
+	q->visit[p] = (uint32_t)(visit - st->visit_base);
+	q->stream[p] = (uint16_t)stream;
+	q->b0[p] = (uint8_t)(from / s->block_bytes);
+	q->b1[p] = (uint8_t)((to - 1) / s->block_bytes);
+	position_link(s, p);
+	return 0;
+}
+
+/* Materialise up to `budget` positions of the stream's next visit. 1: something was done, 0: nothing left. */
+static int stream_visit(struct sched *s, uint32_t stream, uint32_t *budget)
+{
+	struct stream *st = &s->streams[stream];
+	struct span sp;
+
+	if (st->mat_visit >= sch_visits(st))
+		return 0;
+	sch_visit_span(s, st, st->mat_visit, &sp);
+	while (st->mat_page < sp.n && *budget > 0) {
+		int err = position_append(s, stream, st->mat_visit, &sp, sp.first + st->mat_page);
+
+		if (err)
+			return err;
+		st->mat_page++;
+		--*budget;
+	}
+	if (*budget > 0)
+		--*budget; /* a visit of nothing costs time too */
+	if (st->mat_page < sp.n)
+		return 1;
+	if (sp.n == 0 && sp.file != SCHED_NO_FILE && sch_file(s, sp.file) && sch_file(s, sp.file)->state == FILE_MISSING)
+		st->n_missing++;
+	st->mat_visit++;
+	st->mat_page = 0;
+	return 1;
+}
+
+/* ---- merge ------------------------------------------------------------------------------------ */
+
+static bool stream_has_more(const struct stream *st)
+{
+	/* A list nobody trusts is kept only as far as reads may match it again. */
+	return st->is_live && st->mat_visit < sch_visits(st) &&
+	       (st->is_speculating || st->mat_visit < st->low_visit + UNTRUSTED_MAX);
+}
+
+struct merge_key {
+	uint64_t epoch, batch;
+	double time;
+};
+
+static struct merge_key stream_key(const struct sched *s, const struct stream *st, bool by_batch)
+{
+	struct merge_key k = {0};
+
+	if (by_batch) {
+		uint32_t b = sch_entry_batch(st, sch_visit_entry(st, st->mat_visit));
+
+		k.epoch = sch_visit_epoch(st, st->mat_visit);
+		k.batch = b == SCH_NONE ? 0 : sch_batch_number(st, b) + 1;
+		return k;
+	}
+	k.time = (double)(st->mat_visit - st->low_visit) * (st->tau_ns > 0 ? st->tau_ns : sch_when_tau(s));
+	if (sch_when_tau(s) <= 0)
+		k.time = (double)(st->mat_visit - st->low_visit);
+	return k;
+}
+
+static bool key_less(const struct merge_key *a, const struct merge_key *b)
+{
+	if (a->epoch != b->epoch)
+		return a->epoch < b->epoch;
+	if (a->batch != b->batch)
+		return a->batch < b->batch;
+	return a->time < b->time;
+}
+
+static uint32_t merge_pick(const struct sched *s)
+{
+	uint32_t best = SCH_NONE, n = 0;
+	struct merge_key best_key = {0};
+	bool by_batch = true;
+
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		if (!stream_has_more(&s->streams[i]))
+			continue;
+		best = i;
+		n++;
+		by_batch = by_batch && s->streams[i].n_batches > 0;
+	}
+	if (n <= 1)
+		return best;
+	best = SCH_NONE;
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		struct merge_key k;
+
+		if (!stream_has_more(&s->streams[i]))
+			continue;
+		k = stream_key(s, &s->streams[i], by_batch);
+		if (best == SCH_NONE || key_less(&k, &best_key)) {
+			best = i;
+			best_key = k;
+		}
+	}
+	return best;
+}
+
+static bool positions_want_more(const struct sched *s)
+{
+	return s->pos.n - s->pos.low < s->horizon;
+}
+
+/* Returns false when there is nothing left to do or no room for it. */
+static bool positions_extend(struct sched *s, uint32_t *budget)
+{
+	while (*budget > 0 && positions_want_more(s)) {
+		uint32_t i = merge_pick(s);
+		uint32_t b0;
+
+		if (i == SCH_NONE)
+			return false;
+		b0 = sch_entry_batch(&s->streams[i], sch_visit_entry(&s->streams[i], s->streams[i].mat_visit));
+		for (uint32_t k = 0; k < QUANTUM && *budget > 0 && stream_has_more(&s->streams[i]); k++) {
+			struct stream *st = &s->streams[i];
+
+			if (k && st->n_batches && st->mat_page == 0 &&
+			    sch_entry_batch(st, sch_visit_entry(st, st->mat_visit)) != b0)
+				break;
+			if (stream_visit(s, i, budget) < 0)
+				return false;
+		}
+	}
+	return *budget == 0 && positions_want_more(s);
+}
+
+/* ---- rebuild ----------------------------------------------------------------------------------- */
+
+/* Where the stream's materialisation goes on: at the first position that is thrown away. */
+static void rebuild_cut(struct sched *s, uint32_t p)
+{
+	struct stream *st = sch_position_stream(s, p);
+	struct span sp;
+
+	st->mat_visit = st->visit_base + s->pos.visit[p];
+	sch_visit_span(s, st, st->mat_visit, &sp);
+	st->mat_page = 0;
+	if (sp.n && !sp.is_unknown && s->pages[s->pos.page[p]].file == sp.file &&
+	    s->pages[s->pos.page[p]].chunk_no >= sp.first)
+		st->mat_page = s->pages[s->pos.page[p]].chunk_no - sp.first;
+}
+
+/* Is a position between the marks still right: same file, same size? */
+static bool rebuild_keeps(const struct sched *s, uint32_t p)
+{
+	const struct page *pg = &s->pages[s->pos.page[p]];
+	const struct file *f = sch_file(s, pg->file);
+	uint32_t blocks = sch_chunk_blocks(s, pg->file, pg->chunk_no);
+
+	return f && f->alias == SCHED_NO_FILE && f->state != FILE_MISSING && s->pos.b1[p] < blocks;
+}
+
+/* Move the visits that stay to the front. cut[] says for which streams the rest is thrown away. */
+static void rebuild_compact(struct sched *s, uint32_t *cut)
+{
+	struct positions *q = &s->pos;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < q->n; i++) {
+		struct stream *st = sch_position_stream(s, i);
+
+		if (!st->is_live || st->is_replaced || cut[q->stream[i]] != SCH_NONE)
+			continue;
+		if (i >= st->high) {
+			cut[q->stream[i]] = i;
+			rebuild_cut(s, i);
+			continue;
+		}
+		if (sch_position_is_done(s, i) || !rebuild_keeps(s, i))
+			continue;
+		q->page[n] = q->page[i];
+		q->visit[n] = q->visit[i];
+		q->stream[n] = q->stream[i];
+		q->b0[n] = q->b0[i];
+		q->b1[n] = q->b1[i];
+		n++;
+	}
+	q->n = n;
+}
+
+static void rebuild_clear(struct sched *s)
+{
+	for (uint32_t i = 0; i < s->n_pages; i++) {
+		s->pages[i].next = s->pages[i].last = SCH_NONE;
+		s->pages[i].tree = T_NONE;
+		s->pages[i].flags &= (uint8_t)~(PG_TIER_TREE | PG_BAD);
+	}
+	for (int t = 0; t < T_COUNT; t++)
+		sch_bitmap_zero(&s->tree[t]);
+	sch_bitmap_zero(&s->tier_tree);
+	sch_bitmap_zero(&s->pos.undone);
+}
+
+static void rebuild_marks(struct sched *s)
+{
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		struct stream *st = &s->streams[i];
+
+		st->low = 0;
+		st->high = 0;
+		st->gap = 0;
+		st->cand = SCH_NONE;
+		st->cand_hits = 0;
+		st->is_win_stale = true;
+		st->is_replaced = false;
+	}
+	for (uint32_t p = 0; p < s->pos.n; p++) {
+		struct stream *st = sch_position_stream(s, p);
+
+		position_link(s, p);
+		st->high = p + 1;
+		st->gap++;
+	}
+}
+
+static void positions_rebuild(struct sched *s)
+{
+	uint32_t cut[SCHED_STREAMS_MAX + 1];
+
+	memset(cut, 0xff, sizeof(cut));
+	rebuild_compact(s, cut);
+	rebuild_clear(s);
+	/* Visits count from the stream's low mark again, so that 32 bits do. */
+	for (uint32_t p = 0; p < s->pos.n; p++) {
+		struct stream *st = sch_position_stream(s, p);
+
+		s->pos.visit[p] = (uint32_t)(st->visit_base + s->pos.visit[p] - st->low_visit);
+	}
+	for (uint32_t i = 0; i < s->n_streams; i++)
+		s->streams[i].visit_base = s->streams[i].low_visit;
+	s->pos.low = 0;
+	rebuild_marks(s);
+	for (uint32_t i = 0; i < s->n_pages; i++)
+		if (s->pages[i].is_live && s->pages[i].next == SCH_NONE)
+			sch_page_restate(s, i);
+	s->is_dirty = s->is_dirty_soon = false;
+	s->rebuilt_ns = s->now_ns;
+	s->run_limit_ns = 0;
+}
+
+/* Pages that only the old positions named; after the new ones had their turn. */
+static void positions_sweep(struct sched *s)
+{
+	for (uint32_t i = 0; i < s->n_pages; i++)
+		if (s->pages[i].is_live)
+			sch_page_put(s, i);
+}
+
+/* The lowest low mark of the streams that count. */
+static void positions_low(struct sched *s)
+{
+	uint32_t low = SCH_NONE;
+
+	for (uint32_t i = 0; i < s->n_streams; i++)
+		if (s->streams[i].is_live && s->streams[i].is_speculating)
+			low = sch_min32(low, s->streams[i].low);
+	s->pos.low = sch_min32(low, s->pos.n);
+}
+
+static void positions_renew(struct sched *s)
+{
+	uint32_t budget = sch_min32(s->horizon, 1u << 18);
+
+	positions_rebuild(s);
+	positions_extend(s, &budget);
+	positions_sweep(s);
+}
+
+void sch_positions_settle(struct sched *s)
+{
+	if (s->is_dirty)
+		positions_renew(s);
+}
+
+void sch_positions_run(struct sched *s)
+{
+	uint32_t budget = PER_STEP, before;
+	bool has_more;
+
+	for (uint32_t i = 0; i < s->n_streams; i++)
+		if (s->streams[i].is_live && !s->is_dirty)
+			sch_progress_low(s, i);
+	positions_low(s);
+	if (s->is_dirty_soon && s->now_ns - s->rebuilt_ns >= 2 * SCH_MSEC + (uint64_t)s->pos.n * 500)
+		s->is_dirty = true;
+	else if (s->is_dirty_soon)
+		s->next_ns = sch_min64(s->next_ns, s->rebuilt_ns + 2 * SCH_MSEC + (uint64_t)s->pos.n * 500);
+	if (!s->is_dirty && s->pos.low > s->horizon / 2 && s->pos.n + PER_STEP > s->pos.cap &&
+	    s->pos.cap >= s->horizon * 2)
+		s->is_dirty = true; /* the front half is done: make room */
+	sch_positions_settle(s);
+	before = s->pos.n;
+	has_more = positions_extend(s, &budget);
+	if (s->pos.n != before)
+		s->run_limit_ns = 0;
+	if (has_more)
+		s->next_ns = s->now_ns;
+	positions_low(s);
+}
+
+void sch_position_done(struct sched *s, uint32_t p)
+{
+	uint32_t pg = s->pos.page[p];
+	struct stream *st = sch_position_stream(s, p);
+
+	if (sch_position_is_done(s, p))
+		return;
+	sch_bitmap_clear(&s->pos.undone, p);
+	st->n_done++;
+	s->n_done_all++;
+	st->is_win_stale = true;
+	if (p >= st->low && p < st->high && st->gap)
+		st->gap--;
+	if (s->pages[pg].next == p) {
+		/* The bit is at p: take it away before the link moves on. */
+		sch_page_next(s, pg);
+	}
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sched/progress.c - where the readers of a stream are: marks, reorder window, skips, trust, pace.
+ *
+ *        done            some done                   nobody was here yet
+ *   ------------- L ------------------- H ------------------------------------
+ *                 |<- <= reorder window ->|
+ *
+ * A read belongs to the first visit of its page that is not done and lies before H + reorder window (anywhere in
+ * the bag under @any). It is done when its last block has been read. L follows; it jumps over visits that fall out
+ * of the reorder window (dropped samples, what the kernel's page cache served). Reads that go on somewhere far
+ * ahead (8 in one place) move the marks there; single ones do not.
+ *
+ * Trust is the share of recent reads of the stream's readers that belonged to it: below 0.8 nothing is
+ * fetched for it any more, above 0.95 it is again (law 9).
+ *
+ * Callers: sched.c (read), positions.c, entries.c (marks).
+ */
+#include "sched/sched_i.h"
+
+#define REORDER_MIN 64u
+#define JUMP_HITS 8u
+#define TRUST_SHARE (1.0 / 64)
+#define TRUST_LOW 0.8
+#define TRUST_HIGH 0.95
+#define STRANGE_READS 128u /* reads that no list explains before a list nobody has used is doubted */
+#define TAU_SAMPLE 32u
+#define CHAIN_MAX 32u
+#define PARK_NS (5 * SCH_SEC)
+#define PARK_MATCHES 512u
+
+void sch_progress_reset(struct stream *st)
+{
+	st->visit_base = st->mat_visit = st->mat_page = 0;
+	st->low_visit = st->high_visit = 0;
+	st->low = st->high = st->gap = 0;
+	st->reorder = REORDER_MIN;
+	st->reorder_seen = 0;
+	st->n_done = st->n_skipped = st->n_missing = 0;
+	st->cand = SCH_NONE;
+	st->cand_hits = 0;
+	st->is_win_stale = true;
+	st->confidence = 1;
+	st->n_matched = st->n_unmatched = 0;
+	st->is_speculating = true;
+	st->n_readers = 0;
+	st->matches_by_others = 0;
+	st->tau_ns = 0;
+	st->tau_count = 0;
+	st->is_replaced = true;
+}
+
+/* ---- readers ---------------------------------------------------------------------------- */
+
+static bool stream_has_reader(const struct stream *st, uint64_t reader)
+{
+	uint32_t id = (uint32_t)(reader ^ reader >> 32);
+
+	for (uint32_t i = 0; reader && i < st->n_readers; i++)
+		if (st->readers[i] == id)
+			return true;
+	return false;
+}
+
+static void stream_add_reader(struct stream *st, uint64_t reader)
+{
+	if (!reader || stream_has_reader(st, reader))
+		return;
+	if (st->n_readers == sizeof(st->readers) / sizeof(st->readers[0])) {
+		memmove(st->readers, st->readers + 1, sizeof(st->readers) - sizeof(st->readers[0]));
+		st->n_readers--;
+	}
+	st->readers[st->n_readers++] = (uint32_t)(reader ^ reader >> 32);
+}
+
+/* Positions that the readers of this stream may have under way: 2 batches (or entries) each. */
+static uint32_t stream_reorder(const struct sched *s, const struct stream *st)
+{
+	uint64_t visits = sch_max64(st->mat_visit - st->visit_base, 1);
+	uint64_t per_visit = sch_max64(s->pos.n / visits, 1), batch = 1, n;
+
+	if (st->n_batches)
+		batch = sch_max64(st->n_entries / st->n_batches, 1);
+	n = 2 * sch_max64(st->n_readers, 1) * batch * per_visit;
+	if (st->n_matched > 512) /* seen enough: follow what was seen */
+		n = sch_min64(n, (uint64_t)st->reorder_seen * 3 / 2 + REORDER_MIN);
+	n = sch_max64(n, (uint64_t)st->reorder_seen * 3 / 2);
+	return (uint32_t)sch_min64(sch_max64(n, REORDER_MIN), s->horizon / 2);
+}
+
+/* ---- marks -------------------------------------------------------------------------------- */
+
+static void stream_skip(struct sched *s, struct stream *st, uint32_t p)
+{
+	if (sch_position_is_done(s, p))
+		return;
+	sch_position_done(s, p);
+	st->n_skipped++;
+}
+
+/* First visit of the stream at or after p that is not done; pos.n if there is none. */
+static uint32_t stream_undone(const struct sched *s, uint32_t stream, uint32_t p)
+{
+	for (p = sch_bitmap_next(&s->pos.undone, p); p != SCH_NONE && p < s->pos.n;
+	     p = sch_bitmap_next(&s->pos.undone, p + 1))
+		if (s->pos.stream[p] == stream)
+			return p;
+	return s->pos.n;
+}
+
+void sch_progress_low(struct sched *s, uint32_t stream)
+{
+	struct stream *st = &s->streams[stream];
+	uint32_t p;
+
+	st->reorder = stream_reorder(s, st);
+	while (st->low < st->high) {
+		p = st->low;
+		if (s->pos.stream[p] == stream && !sch_position_is_done(s, p)) {
+			if (st->high - p <= st->reorder)
+				break;
+			stream_skip(s, st, p);
+		}
+		st->low++;
+	}
+	if (st->low >= st->high) {
+		st->gap = 0;
+		st->low = st->high = stream_undone(s, stream, st->low);
+	}
+	st->low_visit = st->low < s->pos.n ? st->visit_base + s->pos.visit[st->low] : st->mat_visit;
+	st->high_visit = sch_max64(st->high_visit, st->low_visit);
+}
+
+static void stream_raise_high(struct sched *s, uint32_t stream, uint32_t p)
+{
+	struct stream *st = &s->streams[stream];
+
+	if (p < st->high)
+		return;
+	for (uint32_t i = st->high; i <= p; i++)
+		if (s->pos.stream[i] == stream && !sch_position_is_done(s, i))
+			st->gap++;
+	st->high = p + 1;
+	st->high_visit = st->visit_base + s->pos.visit[p] + 1;
+	st->is_win_stale = true;
+}
+
+/* ---- trust ----------------------------------------------------------------------------------- */
+
+static void stream_trust(struct sched *s, struct stream *st, bool is_hit)
+{
+	st->confidence += ((is_hit ? 1.0 : 0.0) - st->confidence) * TRUST_SHARE;
+	if (is_hit)
+		st->n_matched++;
+	else
+		st->n_unmatched++;
+	if (st->is_speculating && st->confidence < TRUST_LOW) {
+		st->is_speculating = false;
+		s->is_dirty = true;
+	} else if (!st->is_speculating && st->confidence > TRUST_HIGH) {
+		st->is_speculating = true;
+		s->is_dirty = true;
+	}
+}
+
+void sch_progress_unmatched(struct sched *s, uint64_t reader)
+{
+	bool is_known = false;
+
+	for (uint32_t i = 0; i < s->n_streams; i++)
+		is_known = is_known || (s->streams[i].is_live && stream_has_reader(&s->streams[i], reader));
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		struct stream *st = &s->streams[i];
+
+		if (!st->is_live || st->low_visit >= sch_visits(st))
+			continue;
+		if (is_known ? !stream_has_reader(st, reader) : st->n_matched > 0)
+			continue; /* somebody else's reader */
+		if (st->n_matched == 0 && ++st->n_unmatched < STRANGE_READS)
+			continue;
+		stream_trust(s, st, false);
+	}
+}
+
+/* A stream that is silent while others go on loses its claim until it is read again. */
+static void stream_others(struct sched *s, const struct stream *me)
+{
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		struct stream *st = &s->streams[i];
+
+		if (!st->is_live || st == me || !st->is_speculating || st->low_visit >= sch_visits(st))
+			continue;
+		if (++st->matches_by_others < PARK_MATCHES || s->now_ns - st->last_match_ns < PARK_NS)
+			continue;
+		st->is_speculating = false;
+		st->confidence = TRUST_HIGH; /* the next read of it brings it back */
+		s->is_dirty = true;
+	}
+}
+
+/* ---- reads ------------------------------------------------------------------------------------- */
+
+static void stream_pace(struct sched *s, struct stream *st)
+{
+	double sample;
+
+	if (st->tau_count == 0)
+		st->tau_clock_ns = s->clock_ns;
+	if (++st->tau_count <= TAU_SAMPLE)
+		return;
+	sample = (double)(s->clock_ns - st->tau_clock_ns) / TAU_SAMPLE;
+	if (sample < 1)
+		sample = 1;
+	if (st->tau_ns <= 0)
+		st->tau_ns = sample;
+	else if (sample < st->tau_ns)
+		st->tau_ns += (sample - st->tau_ns) / 2; /* believe a faster reader at once */
+	else
+		st->tau_ns += ((sample > 4 * st->tau_ns ? 4 * st->tau_ns : sample) - st->tau_ns) / 8;
+	st->tau_clock_ns = s->clock_ns;
+	st->tau_count = 1;
+}
+
+static bool visit_is_any(const struct sched *s, uint32_t p)
+{
+	const struct stream *st = sch_position_stream(s, p);
+
+	return st->n_spans && sch_entry_is_any(st, sch_visit_entry(st, st->visit_base + s->pos.visit[p]));
+}
+
+static bool visit_is_near(const struct sched *s, uint32_t p)
+{
+	const struct stream *st = sch_position_stream(s, p);
+
+	if (p < st->high || p - st->high < st->reorder)
+		return true;
+	return st->low < s->pos.n && visit_is_any(s, p) && visit_is_any(s, st->low);
+}
+
+/* The visit that a read of blocks [b0, b1] belongs to; *ret_far: one that is too far ahead. */
+static uint32_t visit_find(const struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, uint64_t reader,
+			   uint32_t *ret_far)
+{
+	uint32_t found = SCH_NONE, n = 0;
+
+	*ret_far = SCH_NONE;
+	for (uint32_t p = s->pages[pg].next; p != SCH_NONE && n < CHAIN_MAX; p = s->pos.next[p], n++) {
+		if (sch_position_is_done(s, p) || s->pos.b1[p] < b0 || s->pos.b0[p] > b1)
+			continue;
+		if (!visit_is_near(s, p)) {
+			if (*ret_far == SCH_NONE)
+				*ret_far = p;
+			continue;
+		}
+		if (stream_has_reader(sch_position_stream(s, p), reader))
+			return p;
+		if (found == SCH_NONE)
+			found = p;
+	}
+	return found;
+}
+
+static void visit_touch(struct sched *s, uint32_t p, uint32_t b1, uint64_t reader)
+{
+	uint32_t stream = s->pos.stream[p], pg = s->pos.page[p];
+	struct stream *st = &s->streams[stream];
+
+	if (!visit_is_any(s, p))
+		stream_raise_high(s, stream, p);
+	stream_add_reader(st, reader);
+	st->last_match_ns = s->now_ns;
+	st->matches_by_others = 0;
+	st->cand = SCH_NONE;
+	if (b1 < s->pos.b1[p])
+		return;
+	if (st->high > p) {
+		uint32_t dist = st->high - p;
+
+		if (dist > st->reorder_seen)
+			st->reorder_seen = dist;
+		else if (st->n_done % 512 == 0)
+			st->reorder_seen -= st->reorder_seen / 8;
+	}
+	if (s->pages[pg].frame != SCH_NONE)
+		s->frames[s->pages[pg].frame].done_stream = stream;
+	sch_position_done(s, p);
+	stream_pace(s, st);
+	if (st->low == p)
+		sch_progress_low(s, stream);
+}
+
+/* A read far ahead: is it the eighth in that place? Then the readers have moved on. */
+static bool visit_jump(struct sched *s, uint32_t p)
+{
+	uint32_t stream = s->pos.stream[p];
+	struct stream *st = &s->streams[stream];
+
+	if (st->cand == SCH_NONE || p < st->cand || p - st->cand > st->reorder) {
+		st->cand = p;
+		st->cand_hits = 0;
+	}
+	if (++st->cand_hits < JUMP_HITS)
+		return false;
+	for (uint32_t i = st->low; i < st->cand; i++)
+		if (s->pos.stream[i] == stream)
+			stream_skip(s, st, i);
+	st->low = sch_max32(st->low, st->cand);
+	stream_raise_high(s, stream, p);
+	st->gap = 0;
+	st->cand = SCH_NONE;
+	sch_progress_low(s, stream);
+	return true;
+}
+
+enum match sch_progress_read(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, uint64_t reader)
+{
+	uint32_t far, p = visit_find(s, pg, b0, b1, reader, &far);
+	struct stream *st;
+
+	if (p == SCH_NONE && s->pages[pg].frame != SCH_NONE &&
+	    s->frames[s->pages[pg].frame].done_stream != SCH_NONE)
+		return MATCH_AGAIN;
+	if (p == SCH_NONE && far != SCH_NONE && visit_jump(s, far))
+		p = far;
+	if (p == SCH_NONE)
+		return MATCH_NO;
+	st = sch_position_stream(s, p);
+	stream_trust(s, st, true);
+	stream_others(s, st);
+	visit_touch(s, p, b1, reader);
+	return MATCH_YES;
+}
+
+/* ---- explicit marks ------------------------------------------------------------------------------ */
+
+void sch_progress_seek(struct sched *s, uint32_t stream, uint64_t visit)
+{
+	struct stream *st = &s->streams[stream];
+
+	st->visit_base = st->mat_visit = st->low_visit = st->high_visit = visit;
+	st->mat_page = 0;
+	st->low = st->high = st->gap = 0;
+	st->cand = SCH_NONE;
+	st->confidence = 1;
+	st->is_speculating = true;
+	st->is_replaced = true; /* its positions are thrown away */
+	s->is_dirty = true;
+	sch_positions_settle(s);
+}
+
+void sch_progress_done_to(struct sched *s, uint32_t stream, uint64_t visit)
+{
+	struct stream *st = &s->streams[stream];
+
+	sch_positions_settle(s);
+	if (visit <= st->low_visit)
+		return;
+	if (visit > st->mat_visit || (visit == st->mat_visit && st->mat_page)) {
+		sch_progress_seek(s, stream, visit);
+		return;
+	}
+	for (uint32_t p = st->low; p < s->pos.n; p++) {
+		if (s->pos.stream[p] != stream)
+			continue;
+		if (st->visit_base + s->pos.visit[p] >= visit)
+			break;
+		st->low = p + 1;
+		sch_position_done(s, p);
+	}
+	st->high = sch_max32(st->high, st->low);
+	st->confidence = 1;
+	st->last_match_ns = s->now_ns;
+	sch_progress_low(s, stream);
+	if (!st->is_speculating) {
+		st->is_speculating = true;
+		s->is_dirty = true;
+	}
+}

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sched/sched_i.h - what the files of sched/ share. Nobody outside includes it.
+ *
+ *   struct stream (entries.c)     the written order: 16 B an entry, marks beside
+ *        | materialised over a horizon, streams merged (positions.c)
+ *   struct positions              one page visit each: page, next visit of the page, blocks
+ *        | page.next = first visit not done
+ *   struct page (pages.c)         a page that is named, resident, in flight, pinned or on the tier
+ *        | page.frame
+ *   struct frame (frames.c)       the slot's contents: valid and in-flight blocks
+ *        | frame.fetches
+ *   struct fetch (frames.c)       a FETCH (or RESOLVE) that has not been answered
+ *
+ * State of a page, as seen by its first visit that is not done (page_restate() in pages.c decides):
+ *
+ *   T_ABSENT --fetch--> T_FLIGHT --fetched--> T_RAM --evict--> T_ABSENT or T_DISK
+ *   T_DISK   --fetch--> T_FLIGHT
+ *
+ * The tree of the state has a bit at page.next. A resident page without a next visit is in a list of
+ * frames instead: L_USED (read), L_AHEAD (fetched, not read yet), L_STALE (its next visit wants blocks
+ * that are not there).
+ *
+ * Invariants
+ *  1. A page has at most one bit in the four state trees, at page.next; page.next is its lowest
+ *     position without a done bit.
+ *  2. A frame is in a list or its page is in T_RAM only if nothing is in flight for it and nobody pins it:
+ *     what the two hold is exactly what may be evicted.
+ *  3. held = frames that count as a slot (all but those whose fetches are all late and that hold nothing);
+ *     a FETCH never makes it exceed slots.
+ *  4. pos.low <= the low mark of every stream that speculates; every position below a stream's low mark that
+ *     belongs to it is done.
+ *  5. A fetch record covers exactly the in-flight bits it set; two records of one frame never overlap.
+ *  6. A demand leaves the queue only when the blocks are valid or a FETCH marked as demand covers them.
+ */
+#ifndef SCHED_SCHED_I_H
+#define SCHED_SCHED_I_H
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sched/bitmap.h"
+#include "sched/sched.h"
+
+#define SCH_BLOCKS_MAX 256
+#define SCH_SEC 1000000000ULL
+#define SCH_MSEC 1000000ULL
+#define SCH_RESOLVES_MAX 64 /* 5 round trips of 1 ms each: 6,600 names/s need 33 */
+
+static inline uint64_t sch_min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t sch_max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static inline uint32_t sch_min32(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static inline uint32_t sch_max32(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+/* ---- blocks of a page: 256 bits ------------------------------------------------ */
+
+struct blocks {
+	uint64_t w[SCH_BLOCKS_MAX / 64];
+};
+
+void sch_blocks_set(struct blocks *m, uint32_t b0, uint32_t b1); /* both ends inside */
+void sch_blocks_clear(struct blocks *m, uint32_t b0, uint32_t b1);
+bool sch_blocks_all(const struct blocks *m, uint32_t b0, uint32_t b1);
+bool sch_blocks_any(const struct blocks *m, uint32_t b0, uint32_t b1);
+bool sch_blocks_empty(const struct blocks *m);
+/* First run of set bits at or after `from`; false if there is none. */
+bool sch_blocks_run(const struct blocks *m, uint32_t from, uint32_t *ret_b0, uint32_t *ret_b1);
+
+/* ---- files ------------------------------------------------------------------------ */
+
+enum file_state { FILE_FREE, FILE_UNKNOWN, FILE_RESOLVING, FILE_KNOWN, FILE_MISSING };
+
+struct file {
+	uint64_t size_bytes;
+	uint32_t alias;	     /* entries that name this file mean that one; SCHED_NO_FILE: none */
+	uint32_t n_pages;    /* page records */
+	uint32_t n_entries;  /* entries of streams that name it */
+	uint32_t n_aliased;  /* files whose alias leads here */
+	uint32_t seq;	     /* first sequential reader (nohint.c), SCH_NONE */
+	uint32_t touch_epoch;
+	uint8_t state;
+	uint8_t is_random; /* reads so far were random: extents only */
+	uint8_t strange;   /* reads in a row that continued nothing */
+};
+
+/* ---- streams ------------------------------------------------------------------------ */
+
+struct entry { /* 16 B each: the budget is 24 with everything */
+	uint32_t file;
+	uint32_t len; /* ENTRY_LEN_WIDE: in the side table */
+	uint64_t off;
+};
+#define ENTRY_LEN_WIDE UINT32_MAX
+#define ENTRY_BLOCK 4096u
+
+struct wide_len {
+	uint64_t entry, len;
+};
+struct batch_run { /* batches from ordinal `first` on are numbered base, base + 1, ... */
+	uint32_t first;
+	uint32_t epoch; /* ordinal of the @epoch mark it stands under */
+	uint64_t base;
+};
+struct epoch_mark {
+	uint64_t entry;
+	uint64_t label;
+	uint32_t batch; /* ordinal of the first batch under it */
+};
+struct any_span {
+	uint64_t from, to; /* entries; to = UINT64_MAX while open */
+};
+struct repeat { /* (what came before + entries up to `end`) * times */
+	uint64_t begin, end, times;
+	uint64_t unit;	 /* visits of one pass */
+	uint64_t visits; /* of all passes */
+	uint64_t epochs_unit; /* epoch boundaries in one pass, its own end included */
+};
+#define REPEATS_MAX 32
+
+struct stream {
+	bool is_live, is_internal, is_replaced;
+
+	struct entry **blocks;
+	uint64_t n_blocks;
+	uint64_t n_entries;
+	struct wide_len *wide;
+	uint32_t n_wide, cap_wide;
+	uint32_t *batch_start; /* entry where batch ordinal i begins */
+	uint32_t n_batches, cap_batches;
+	struct batch_run *runs;
+	uint32_t n_runs, cap_runs;
+	struct epoch_mark *epochs;
+	uint32_t n_epochs, cap_epochs;
+	struct any_span *spans;
+	uint32_t n_spans, cap_spans;
+	struct repeat repeats[REPEATS_MAX];
+	uint32_t n_repeats;
+
+	uint64_t window_bytes, window_batches; /* 0: none */
+
+	/* what is materialised: the next page of the next visit */
+	uint64_t mat_visit;
+	uint64_t mat_page;   /* pages of mat_visit already there */
+	uint64_t visit_base; /* positions hold visit - visit_base */
+
+	/* progress, in positions */
+	uint32_t low, high;
+	uint32_t gap;	    /* own positions in [low, high) that are not done */
+	uint32_t reorder;   /* how far high may be beyond low */
+	uint32_t reorder_seen;
+	uint64_t low_visit, high_visit;
+	uint64_t n_done, n_skipped, n_missing;
+	uint32_t cand; /* first far position that reads seem to have jumped to */
+	uint32_t cand_hits;
+	uint32_t win_limit; /* first position past @window */
+	bool is_win_stale;
+
+	double confidence;
+	uint64_t n_matched, n_unmatched;
+	bool is_speculating;
+	uint64_t last_match_ns;
+	uint64_t matches_by_others;
+	uint32_t readers[64];
+	uint32_t n_readers;
+
+	double tau_ns; /* a position; 0: unknown */
+	uint64_t tau_clock_ns;
+	uint32_t tau_count;
+};
+
+/* ---- positions ------------------------------------------------------------------------ */
+
+struct positions { /* structure of arrays: 16 B a position and a done bit */
+	uint32_t *page;
+	uint32_t *next; /* next visit of the same page */
+	uint32_t *visit;
+	uint16_t *stream;
+	uint8_t *b0, *b1;
+	struct sch_bitmap undone;
+	uint32_t n, cap, low;
+};
+
+/* ---- pages ---------------------------------------------------------------------------- */
+
+enum page_tree { T_ABSENT, T_FLIGHT, T_RAM, T_DISK, T_COUNT, T_NONE = T_COUNT };
+
+enum {
+	PG_TIER = 1,	  /* the tier has the whole page */
+	PG_TIER_TREE = 2, /* its bit in tier_tree is set (at next) */
+	PG_DEMAND = 4,	  /* in the demand queue */
+	PG_ADMIT = 8,	  /* admission asked for, not answered */
+	PG_BAD = 16,	  /* the last fetch of it failed: only demand tries again */
+};
+
+struct page { /* 40 B */
+	uint64_t chunk_no;
+	uint32_t file;
+	uint32_t hash_next; /* chain of the bucket, or of the free list */
+	uint32_t next;	    /* first visit not done */
+	uint32_t last;	    /* last visit materialised */
+	uint32_t frame;
+	uint32_t seen; /* access clock at the last read, 0: never; for ageing */
+	uint32_t ext_pins;
+	uint8_t tree;
+	uint8_t flags;
+	uint8_t is_live;
+};
+
+/* ---- frames and fetches ------------------------------------------------------------------ */
+
+enum frame_list { L_USED, L_AHEAD, L_STALE, L_COUNT, L_NONE = L_COUNT };
+
+struct frame {
+	struct blocks valid, flight;
+	uint32_t page; /* SCH_NONE: free */
+	uint32_t prev, next;
+	uint32_t fetches; /* chain of records */
+	uint32_t wait_pins;
+	uint32_t ahead_bytes; /* fetched before anybody asked, not read yet */
+	uint32_t done_stream; /* stream whose visit was the last to be done here */
+	uint16_t read_hi;     /* highest block read + 1 */
+	uint8_t list;
+	bool is_demand; /* a reader waits for what is in flight */
+	bool is_held;	/* counts as a slot */
+	bool is_used;	/* read since it was filled */
+};
+
+struct fetch {
+	uint64_t issued_ns;
+	uint32_t frame;
+	uint32_t frame_next; /* chain of the frame */
+	uint32_t prev, next; /* by issue time, or free list */
+	uint32_t bytes;
+	uint16_t b0, b1;
+	bool is_demand, is_late, from_tier, is_resolve, is_unfetched;
+};
+
+struct list {
+	uint32_t head, tail, count;
+};
+
+struct demand {
+	uint64_t chunk_no;
+	uint64_t since_ns;
+	uint32_t file;
+	uint16_t b0, b1;
+	bool is_again; /* the cache wants it although we thought that it was there or on its way */
+};
+
+/* ---- readers without an order (nohint.c) ----------------------------------------------- */
+
+struct seq {
+	uint64_t begin, end; /* what was read: end = where the next read is expected */
+	uint64_t ahead;	     /* asked for up to here */
+	uint64_t window;
+	uint64_t last_ns;
+	uint32_t file;
+	uint32_t file_next; /* chain of the file */
+	uint32_t prev, next; /* LRU of all */
+	uint32_t n_reads;
+	bool is_whole; /* fetch to the end of the file */
+};
+
+/* ---- waits -------------------------------------------------------------------------------- */
+
+struct wait {
+	uint64_t token;
+	uint64_t v0, v1; /* visits */
+	uint64_t visit, page; /* cursor: everything before is resident and pinned */
+	uint64_t n_pages;
+	uint32_t stream; /* SCH_NONE: a file */
+	uint32_t file;
+	bool is_active, is_over;
+	int err;
+	uint32_t *pinned; /* page ids */
+	uint32_t n_pinned, cap_pinned;
+};
+
+/* ---- rates ---------------------------------------------------------------------------------- */
+
+struct rate {
+	double bytes_per_s;    /* 0: unknown */
+	double latency_ns;     /* of the first byte: moving average of the low ones; 0: unknown */
+	double latency_avg_ns; /* of all */
+	double best;	       /* best throughput at the last concurrency */
+	uint64_t win_busy_ns, win_bytes, win_last_ns;
+	double win_latency_ns;
+	uint32_t win_count;
+	bool win_was_full;
+	double overhead_bytes; /* bytes the link carries in one request's overhead */
+};
+
+struct sched {
+	struct sched_config cfg;
+	uint32_t block_bytes, blocks_per_page;
+	uint32_t slots;
+	enum sched_prefetch mode;
+	uint64_t now_ns;
+
+	struct file *files;
+	uint32_t n_files;
+
+	struct stream *streams;
+	uint32_t n_streams;
+	uint64_t n_entries_all;
+
+	struct positions pos;
+	bool is_dirty;	     /* positions must be built again */
+	bool is_dirty_soon;  /* the same, but it may wait a little */
+	uint64_t rebuilt_ns;
+	uint32_t horizon;
+
+	struct page *pages;
+	uint32_t n_pages, cap_pages, free_page, live_pages;
+	uint32_t *buckets;
+	uint32_t n_buckets;
+	struct sch_bitmap tree[T_COUNT];
+	struct sch_bitmap tier_tree;
+	uint32_t tier_pages, tier_admits;
+	uint32_t *tier_unknown; /* stack of pages on the tier without next use; may be stale */
+	uint32_t n_tier_unknown, cap_tier_unknown;
+	uint32_t admit_from; /* frames looked at for admission */
+	uint32_t *admit;     /* pages to be admitted, FIFO ring */
+	uint32_t admit_head, n_admit;
+
+	struct frame *frames;
+	uint32_t n_frames, cap_frames, free_frame, live_frames, held;
+	struct list lists[L_COUNT];
+	struct fetch *fetches;
+	uint32_t n_fetches, cap_fetches, free_fetch;
+	struct list flight; /* by issue time */
+	uint32_t n_late, n_resolving, n_unfetching, tier_flight;
+	uint64_t flight_bytes;
+	uint32_t shortage;
+
+	struct demand *demands; /* ring */
+	uint32_t demand_head, n_demands, cap_demands;
+	uint32_t n_waiting; /* demand fetches in flight */
+
+	struct rate origin, tier;
+	uint32_t concurrency;
+	uint64_t clock_ns;  /* runs while nobody waits */
+	uint64_t clock_seen_ns;
+	uint32_t run_limit; /* forestall: prefetch up to here (T_ABSENT) */
+	uint32_t tier_limit;
+	uint64_t run_limit_ns;
+	uint64_t run_limit_done;
+	uint64_t n_done_all;
+	double tokens;
+	uint64_t tokens_ns;
+
+	struct seq *seqs;
+	uint32_t n_seqs, cap_seqs, free_seq;
+	struct list seq_lru;
+	uint32_t access_clock; /* page reads without an order */
+	uint64_t touched_pages, touched_before; /* size of what is read without an order, in pages */
+	uint32_t touch_epoch, touch_since;
+
+	struct wait *waits;
+	uint32_t n_waits, cap_waits;
+	uint64_t wait_pages;
+
+	struct sched_action *acts; /* not handed out yet */
+	uint32_t acts_head, n_acts, cap_acts;
+	uint64_t next_ns;
+
+	uint64_t needed_bytes, demand_misses, useful_bytes, late_bytes, wasted_bytes, bound_bytes;
+	uint64_t fetch_sizes; /* moving average of bytes a prefetch */
+};
+
+/* sched.c */
+void sch_clock(struct sched *s, uint64_t now_ns);
+bool sch_emit(struct sched *s, const struct sched_action *a) __attribute__((warn_unused_result));
+int sch_array_grow(void **array, uint32_t *cap, uint32_t need, size_t size) __attribute__((warn_unused_result));
+
+/* files.c */
+struct file *sch_file(const struct sched *s, uint32_t file); /* NULL: not declared */
+uint32_t sch_file_target(const struct sched *s, uint32_t file);
+uint32_t sch_chunk_bytes(const struct sched *s, uint32_t file, uint64_t chunk_no);
+uint32_t sch_chunk_blocks(const struct sched *s, uint32_t file, uint64_t chunk_no);
+
+/* entries.c */
+void sch_entries_finish(struct sched *s, struct stream *st);
+bool sch_entry_get(const struct stream *st, uint64_t entry, struct sched_entry *ret);
+uint64_t sch_visits(const struct stream *st);
+uint64_t sch_visit_entry(const struct stream *st, uint64_t visit);
+uint64_t sch_visit_epoch(const struct stream *st, uint64_t visit);
+uint32_t sch_entry_batch(const struct stream *st, uint64_t entry); /* ordinal; SCH_NONE before the first */
+uint64_t sch_batch_number(const struct stream *st, uint32_t ordinal);
+bool sch_entry_is_any(const struct stream *st, uint64_t entry);
+/* Visits [v0, v1) of the batch with this number at or after `from`. */
+bool sch_batch_find(const struct stream *st, uint64_t number, uint64_t from, uint64_t *ret_v0, uint64_t *ret_v1);
+/* Pages [first, first + n) of the visit and its byte range; n = 0: nothing there. */
+struct span {
+	uint32_t file;
+	uint64_t off, end; /* bytes; end clipped to the file */
+	uint64_t first, n;
+	bool is_unknown; /* size not known: one page stands for it */
+};
+void sch_visit_span(const struct sched *s, const struct stream *st, uint64_t visit, struct span *ret);
+
+/* pages.c */
+uint32_t sch_page_find(const struct sched *s, uint32_t file, uint64_t chunk_no);
+uint32_t sch_page_get(struct sched *s, uint32_t file, uint64_t chunk_no); /* SCH_NONE: no memory */
+void sch_page_put(struct sched *s, uint32_t pg);	  /* free it if nothing refers to it */
+void sch_page_untree(struct sched *s, uint32_t pg);
+void sch_page_restate(struct sched *s, uint32_t pg);
+void sch_page_clip(struct sched *s, uint32_t pg); /* the file's size became known: fit its visits */
+void sch_page_next(struct sched *s, uint32_t pg); /* its next visit was done: move on */
+
+/* positions.c */
+void sch_positions_finish(struct sched *s);
+void sch_positions_run(struct sched *s);
+void sch_positions_settle(struct sched *s); /* nothing may refer to positions that are out of date */
+void sch_position_done(struct sched *s, uint32_t p);
+static inline bool sch_position_is_done(const struct sched *s, uint32_t p)
+{
+	return !(s->pos.undone.words[0][p / 64] >> (p % 64) & 1);
+}
+uint32_t sch_position_bytes(const struct sched *s, uint32_t p);
+static inline struct stream *sch_position_stream(const struct sched *s, uint32_t p)
+{
+	return &s->streams[s->pos.stream[p]];
+}
+uint64_t sch_positions_bytes(const struct sched *s);
+
+/* progress.c */
+enum match { MATCH_NO, MATCH_AGAIN, MATCH_YES };
+enum match sch_progress_read(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, uint64_t reader);
+void sch_progress_unmatched(struct sched *s, uint64_t reader);
+void sch_progress_done_to(struct sched *s, uint32_t stream, uint64_t visit); /* visits below are done */
+void sch_progress_seek(struct sched *s, uint32_t stream, uint64_t visit);
+void sch_progress_low(struct sched *s, uint32_t stream);
+void sch_progress_reset(struct stream *st);
+void sch_progress_park(struct sched *s);
+
+/* frames.c */
+uint32_t sch_frame_new(struct sched *s, uint32_t pg); /* SCH_NONE: no memory; the caller made room */
+void sch_frame_free(struct sched *s, uint32_t fr);
+void sch_frame_list(struct sched *s, uint32_t fr, enum frame_list list);
+uint32_t sch_fetch_add(struct sched *s, uint32_t fr, uint32_t b0, uint32_t b1, bool is_demand);
+void sch_fetch_remove(struct sched *s, uint32_t fe);
+void sch_fetch_late(struct sched *s);
+void sch_fetch_landed(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, int err, uint64_t issued_ns);
+
+/* evict.c */
+enum evict_for { EVICT_FOR_DEMAND, EVICT_FOR_ORDER, EVICT_FOR_GUESS };
+bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position);
+bool sch_evict_frame(struct sched *s, uint32_t fr);
+void sch_evict_excess(struct sched *s);
+uint32_t sch_reserve(const struct sched *s);
+
+/* demand.c */
+void sch_demand_add(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t b0, uint32_t b1, bool is_again);
+void sch_demand_run(struct sched *s, size_t max);
+
+/* fetch.c */
+int sch_fetch_page(struct sched *s, uint32_t pg, struct blocks *want, bool is_demand, uint64_t deadline_ns);
+void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *want);
+void sch_fetch_run(struct sched *s, size_t max);
+bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes);
+void sch_fetch_unwanted(struct sched *s); /* after a list was dropped: call its fetches back */
+int sch_fetch_resolve(struct sched *s, uint32_t pg, bool is_demand, uint64_t deadline_ns);
+
+/* when.c */
+void sch_when_update(struct sched *s);
+uint64_t sch_when_deadline(const struct sched *s, uint32_t p);
+double sch_when_tau(const struct sched *s);
+
+/* rate.c */
+void sch_rate_busy(struct rate *r, uint64_t now_ns, bool was_busy);
+void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t latency_ns);
+
+/* nohint.c */
+void sch_nohint_finish(struct sched *s);
+void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len, bool is_hinted, bool is_slow);
+bool sch_nohint_is_sequential(const struct sched *s, uint32_t file, uint64_t off);
+void sch_nohint_run(struct sched *s, size_t max);
+void sch_nohint_forget(struct sched *s, uint32_t file);
+
+/* wait.c */
+void sch_wait_run(struct sched *s);
+void sch_wait_finish(struct sched *s);
+void sch_wait_stream_gone(struct sched *s, uint32_t stream);
+
+/* tier.c */
+void sch_tier_set(struct sched *s, uint32_t pg, bool has);
+void sch_tier_tree(struct sched *s, uint32_t pg);
+void sch_tier_untree(struct sched *s, uint32_t pg);
+void sch_tier_offer(struct sched *s, uint32_t pg);
+void sch_tier_run(struct sched *s, size_t max);
+void sch_tier_finish(struct sched *s);
+
+#endif

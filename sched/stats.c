@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sched/stats.c - what the engine knows, for status and tests. Callers: fs/engine.c, tools/sim. */
+#include "sched/sched_i.h"
+
+static uint64_t stats_memory(const struct sched *s)
+{
+	uint64_t n = sch_positions_bytes(s) + (uint64_t)s->cap_pages * sizeof(struct page) + (uint64_t)s->n_buckets * 4;
+
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		const struct stream *st = &s->streams[i];
+
+		n += st->n_blocks * (ENTRY_BLOCK * sizeof(struct entry) + 2 * sizeof(void *));
+		n += (uint64_t)st->cap_wide * sizeof(struct wide_len) + (uint64_t)st->cap_batches * 4;
+		n += (uint64_t)st->cap_runs * sizeof(struct batch_run);
+		n += (uint64_t)st->cap_epochs * sizeof(struct epoch_mark);
+		n += (uint64_t)st->cap_spans * sizeof(struct any_span);
+	}
+	return n;
+}
+
+/* The least time for what is known and not done: compute, or the bytes that must come. */
+static double stats_bound_s(const struct sched *s)
+{
+	double tau = sch_when_tau(s), by_reader = 0, by_origin = 0;
+	uint64_t absent = 0, p;
+
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		const struct stream *st = &s->streams[i];
+		double t;
+
+		if (!st->is_live || st->tau_ns <= 0)
+			continue;
+		t = (double)(sch_visits(st) - sch_min64(st->low_visit, sch_visits(st))) * st->tau_ns / (double)SCH_SEC;
+		by_reader = t > by_reader ? t : by_reader;
+	}
+	if (s->pos.cap == 0 || s->origin.bytes_per_s <= 0)
+		return by_reader;
+	for (p = s->pos.low / 64; p <= (s->pos.n ? (s->pos.n - 1) / 64 : 0); p++)
+		absent += (uint64_t)__builtin_popcountll(s->tree[T_ABSENT].words[0][p]);
+	by_origin = (double)absent * (double)s->fetch_sizes / s->origin.bytes_per_s;
+	(void)tau;
+	return by_reader > by_origin ? by_reader : by_origin;
+}
+
+void sched_stats_get(const struct sched *s, struct sched_stats *ret)
+{
+	*ret = (struct sched_stats){.needed_bytes = s->needed_bytes,
+				    .demand_misses = s->demand_misses,
+				    .prefetch_useful_bytes = s->useful_bytes,
+				    .prefetch_late_bytes = s->late_bytes,
+				    .prefetch_wasted_bytes = s->wasted_bytes,
+				    .inflight_bytes = s->flight_bytes,
+				    .entry_bytes = stats_memory(s),
+				    .origin_bytes_per_s = s->origin.bytes_per_s,
+				    .origin_latency_s = s->origin.latency_ns / (double)SCH_SEC,
+				    .bound_bytes = s->bound_bytes,
+				    .bound_s = stats_bound_s(s),
+				    .concurrency = s->concurrency};
+	for (uint32_t i = 0; i < s->n_frames; i++) {
+		if (s->frames[i].page == SCH_NONE)
+			continue;
+		if (s->frames[i].fetches != SCH_NONE)
+			ret->inflight_pages += s->frames[i].is_held;
+		else
+			ret->resident_pages++;
+	}
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		const struct stream *st = &s->streams[i];
+
+		if (!st->is_live || st->is_internal)
+			continue;
+		ret->pending_entries += sch_visits(st) - sch_min64(st->low_visit, sch_visits(st));
+		ret->missing_entries += st->n_missing;
+	}
+}
+
+int sched_stream_stats_get(const struct sched *s, uint32_t stream, struct sched_stream_stats *ret)
+{
+	const struct stream *st;
+	uint64_t entry;
+	uint32_t batch;
+
+	if (stream >= s->n_streams || !s->streams[stream].is_live)
+		return -ENOENT;
+	st = &s->streams[stream];
+	*ret = (struct sched_stream_stats){.entries = st->n_entries,
+					   .pending = sch_visits(st) - sch_min64(st->low_visit, sch_visits(st)),
+					   .missing = st->n_missing,
+					   .skipped = st->n_skipped,
+					   .low = st->low_visit,
+					   .high = sch_max64(st->high_visit, st->low_visit),
+					   .tau_s = st->tau_ns / (double)SCH_SEC,
+					   .confidence = st->confidence,
+					   .is_speculating = st->is_speculating};
+	if (sch_visits(st) > 0) {
+		uint64_t v = sch_min64(st->low_visit, sch_visits(st) - 1);
+
+		entry = sch_visit_entry(st, v);
+		batch = sch_entry_batch(st, entry);
+		ret->epoch = sch_visit_epoch(st, v);
+		if (st->n_epochs && st->n_repeats == 0 && ret->epoch > 0)
+			ret->epoch = st->epochs[ret->epoch - 1].label;
+		ret->batch = batch == SCH_NONE ? 0 : sch_batch_number(st, batch);
+	}
+	for (uint32_t p = st->low; p < s->pos.n; p++) {
+		uint8_t tree = s->pages[s->pos.page[p]].tree;
+
+		if (s->pos.stream[p] == stream && !sch_position_is_done(s, p) && s->pages[s->pos.page[p]].next == p &&
+		    (tree == T_RAM || tree == T_FLIGHT))
+			ret->window_bytes += sch_position_bytes(s, p);
+	}
+	return 0;
+}
+
+int sched_stream_entry(const struct sched *s, uint32_t stream, uint64_t index, struct sched_entry *ret)
+{
+	if (stream >= s->n_streams || !s->streams[stream].is_live)
+		return -ENOENT;
+	return sch_entry_get(&s->streams[stream], index, ret) ? 0 : -ENOENT;
+}

@@ -4,17 +4,26 @@
  */
 #include "fs/ctldir.h"
 
+#include "cache/base/time.h"
 #include "fs/mountinfo.h"
-#include "fs/paths.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define ROOT_BASE "/run"
+
+#define ENDING_MS	UINT64_C(6000) /* a daemon ends within 5 s of its unmount */
+#define STARTING_MS	10000	       /* behind other starts: each holds the lock until it is mounted */
+#define REMOVE_MS	500
+#define LOCK_PAUSE_NS	(5 * HFS_NS_PER_MS)
 
 static bool is_plain(char c)
 {
@@ -93,17 +102,21 @@ int ctldir_default(const char *mountpoint, char **ret_dir)
 static int make_parents(const char *dir, mode_t mode)
 {
 	char path[PATH_MAX];
+	mode_t old;
+	int r = 0;
 
 	if (strlen(dir) >= sizeof(path))
 		return -ENAMETOOLONG;
 	strcpy(path, dir);
-	for (char *p = path + 1; (p = strchr(p, '/')) != NULL; p++) {
+	old = umask(0);
+	for (char *p = path + 1; r == 0 && (p = strchr(p, '/')) != NULL; p++) {
 		*p = '\0';
-		if (mkdir(path, mode) < 0 && errno != EEXIST)
-			return -errno;
+		if (mkdir(path, mode) < 0 && errno != EEXIST && errno != EROFS)
+			r = -errno;
 		*p = '/';
 	}
-	return 0;
+	umask(old);
+	return r;
 }
 
 /* 0: made or there; 1: it was there. */
@@ -111,9 +124,9 @@ static int make(const char *dir, bool is_shared)
 {
 	mode_t old = umask(0), mode = is_shared ? 0755 : 0700;
 	struct stat st;
-	int r = make_parents(dir, mode);
+	int r = 0;
 
-	if (r == 0 && mkdir(dir, mode) < 0)
+	if (mkdir(dir, mode) < 0)
 		r = errno == EEXIST ? 1 : -errno;
 	umask(old);
 	/* A symlink there could be anybody's. */
@@ -122,32 +135,68 @@ static int make(const char *dir, bool is_shared)
 	return r;
 }
 
-/* A mount of ours whose daemon is gone goes away; anything else mounted there is in the way. */
+/* The directory above, exclusively; who waits longer than wait_ms goes without. -1: no lock. */
+static int lock_parent(const char *dir, int64_t wait_ms)
+{
+	uint64_t until_ns = hfs_now_ns() + (uint64_t)wait_ms * HFS_NS_PER_MS;
+	struct timespec pause = hfs_ns_to_timespec(LOCK_PAUSE_NS);
+	char parent[PATH_MAX];
+	int fd;
+
+	if (strlen(dir) >= sizeof(parent))
+		return -1;
+	strcpy(parent, dir);
+	*strrchr(parent, '/') = '\0';
+	fd = open(parent[0] ? parent : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK || hfs_now_ns() >= until_ns) {
+			close(fd);
+			return -1;
+		}
+		nanosleep(&pause, NULL);
+	}
+	return fd;
+}
+
+/* Until the mount table changes, or until_ns. False: no more time. */
+static bool await_mount_change(int table_fd, uint64_t until_ns)
+{
+	struct pollfd p = { .fd = table_fd, .events = POLLPRI };
+	uint64_t now_ns = hfs_now_ns();
+
+	if (table_fd < 0 || now_ns >= until_ns)
+		return false;
+	(void)poll(&p, 1, (int)((until_ns - now_ns) / HFS_NS_PER_MS) + 1);
+	return true;
+}
+
+/* A mount of ours whose daemon is gone goes away; one that answers may be ending, as its data mount was just unmounted;
+ * anything else mounted there is in the way. */
 static int clear(const char *dir, FILE *err)
 {
+	uint64_t until_ns = hfs_now_ns() + ENDING_MS * HFS_NS_PER_MS;
+	int table_fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC), r = 0;
+	enum mountinfo_state state;
 	struct mountinfo m;
-	int r;
 
-	for (;;) {
-		switch (mountinfo_state(dir, &m)) {
-		case MOUNTINFO_NONE:
-			return 0;
-		case MOUNTINFO_DEAD:
+	while (r == 0 && (state = mountinfo_state(dir, &m)) != MOUNTINFO_NONE) {
+		if (state == MOUNTINFO_DEAD) {
 			r = mountinfo_detach(dir);
-			if (r == 0)
-				continue;
-			fprintf(err, "hintfs: control directory %s: a dead mount lies there and can't be removed (%s); umount -l it\n", dir,
-				strerror(-r));
-			return r;
-		case MOUNTINFO_FOREIGN:
+			if (r < 0)
+				fprintf(err, "hintfs: control directory %s: a dead mount lies there and can't be removed (%s); umount -l it\n",
+					dir, strerror(-r));
+		} else if (state == MOUNTINFO_FOREIGN) {
 			fprintf(err, "hintfs: control directory %s: a file system (%s) is mounted there; give another ctl=DIR\n", dir,
 				m.fstype);
-			return -EBUSY;
-		default:
+			r = -EBUSY;
+		} else if (!await_mount_change(table_fd, until_ns)) {
 			fprintf(err, "hintfs: control directory %s: in use by another hintfs; give another ctl=DIR, or end that one\n", dir);
-			return -EBUSY;
+			r = -EBUSY;
 		}
 	}
+	if (table_fd >= 0)
+		close(table_fd);
+	return r;
 }
 
 /* A directory that the default rule names was made by a hintfs, this one or one that was killed. */
@@ -160,23 +209,35 @@ static bool is_default_place(const char *dir)
 	return n > 0 && strncmp(dir, user, n) == 0 && strncmp(dir + n, "/hintfs/", 8) == 0 && !strchr(dir + n + 8, '/');
 }
 
-int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, FILE *err)
+int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_lock, FILE *err)
 {
-	int r = clear(dir, err);
+	int lock, r = clear(dir, err);
 
 	if (r < 0)
 		return r;
-	r = make(dir, is_shared);
+	r = make_parents(dir, is_shared ? 0755 : 0700);
+	lock = r < 0 ? -1 : lock_parent(dir, STARTING_MS);
+	if (r == 0)
+		r = make(dir, is_shared);
 	if (r < 0) {
 		fprintf(err, "hintfs: control directory %s: %s; give another one with ctl=DIR\n", dir, strerror(-r));
+		if (lock >= 0)
+			close(lock);
 		return r;
 	}
 	*ret_is_made = r == 0 || is_default_place(dir);
+	*ret_lock = lock;
 	return 0;
 }
 
 void ctldir_remove(const char *dir)
 {
+	int lock = lock_parent(dir, REMOVE_MS);
+
+	/* Somebody is starting there: it stays for them. */
+	if (lock < 0)
+		return;
 	/* EBUSY (mounted), ENOTEMPTY, ENOENT: not ours to remove (any more). */
 	(void)rmdir(dir);
+	close(lock);
 }

@@ -19,11 +19,13 @@ HFS_MUST_CHECK int ctldir_escape(const char *path, char **ret_name);
 HFS_MUST_CHECK int ctldir_default(const char *mountpoint, char **ret_dir);
 
 /*
- * Make dir usable as a mountpoint: made (with its parents) if missing, a dead mount of ours taken away. Others must be able to
- * walk to it when is_shared. *ret_is_made: it is ours to remove. On failure one line was written to err. 0 or negative errno.
+ * Make dir usable as a mountpoint: made (with its parents) if missing, a dead mount of ours taken away; one whose daemon is
+ * just ending is waited for. Others must be able to walk to it when is_shared. *ret_is_made: it is ours to remove.
+ * *ret_lock (-1: none) keeps an ending daemon from removing it: close it when something is mounted there.
+ * On failure one line was written to err. 0 or negative errno.
  */
-HFS_MUST_CHECK int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, FILE *err);
-/* Remove it, if nothing is mounted there any more. */
+HFS_MUST_CHECK int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_lock, FILE *err);
+/* Remove it, if nothing is mounted there and nobody is about to. */
 void ctldir_remove(const char *dir);
 
 #endif

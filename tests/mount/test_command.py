@@ -231,6 +231,16 @@ def test_mounted_twice(hintfs):
     procs.run(["ls", hintfs.path], check=True)
 
 
+def test_mount_that_does_not_answer(hintfs):
+    """A stopped daemon is not a dead one: refused within the command's own deadline, and nothing is taken away."""
+    hintfs.up()
+    pid = hintfs.pid
+    os.kill(pid, signal.SIGSTOP)
+    refused(hintfs(), 32, "does not answer", "umount -l")
+    os.kill(pid, signal.SIGCONT)
+    procs.run(["stat", "-f", hintfs.path], check=True)
+
+
 def test_foreign_mount(hintfs):
     procs.run(["mount", "-t", "tmpfs", "none", hintfs.path], check=True)
     refused(hintfs(), 32, "tmpfs", "another MOUNTPOINT")
@@ -272,6 +282,19 @@ def test_killed_and_mounted_again(hintfs):
     hintfs.up()
     procs.run(["cat", os.path.join(hintfs.path, "a")], check=True)
     assert len([r for r in mounts.table() if r[0] in (hintfs.path, hintfs.ctl)]) == 2
+    procs.run(["umount", hintfs.path], check=True)
+    hintfs.assert_ended()
+
+
+def test_unmounted_and_mounted_again_at_once(hintfs):
+    """The daemon that is still ending takes neither the new mount nor the new control directory away."""
+    for _ in range(10):
+        hintfs.up()
+        procs.run(["umount", hintfs.path], check=True)
+    hintfs.up()
+    procs.until(lambda: len(hintfs.pids()) == 1, 10, "ends of the earlier daemons")
+    assert mounts.is_mounted(hintfs.path) and mounts.is_mounted(hintfs.ctl)
+    procs.run(["stat", "-f", hintfs.path], check=True)
     procs.run(["umount", hintfs.path], check=True)
     hintfs.assert_ended()
 

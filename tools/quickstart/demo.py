@@ -106,7 +106,7 @@ class Demo:
 
     def read(self, folder, start):
         result = subprocess.run([sys.executable, READER, folder, self.order, repr(self.pace_s), repr(start)],
-                                stdout=subprocess.PIPE, timeout=RUN_LIMIT_S)
+                                stdout=subprocess.PIPE, timeout=RUN_LIMIT_S, start_new_session=True)
         if result.returncode:
             raise SystemExit(f"quickstart: the reader failed\n{self.log_tail() if os.path.exists(self.log_path) else ''}")
         return json.loads(result.stdout)
@@ -127,7 +127,8 @@ class Demo:
     def preload(self):
         with self.origin(), self.mount() as folder:
             result = subprocess.run([PRELOAD, "--batch-bytes", "16M", "--ring", "4", "--workers", "4", folder, self.order],
-                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=RUN_LIMIT_S)
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=RUN_LIMIT_S,
+                                    start_new_session=True)
         for line in result.stdout.splitlines():
             say("  " + line)
         if result.returncode:

@@ -326,6 +326,13 @@ bool sched_file_is_idle(const struct sched *s, uint32_t file)
 	return !f || (f->n_pages == 0 && f->n_entries == 0 && f->n_aliased == 0);
 }
 
+uint32_t sched_file_frames(const struct sched *s, uint32_t file)
+{
+	const struct file *f = sch_file(s, file);
+
+	return f ? f->n_frames : 0;
+}
+
 void sched_file_forget(struct sched *s, uint32_t file)
 {
 	struct file *f = sch_file(s, file);

@@ -90,6 +90,7 @@ uint32_t sch_frame_new(struct sched *s, uint32_t pg)
 				       .done_stream = SCH_NONE,
 				       .list = L_NONE};
 	s->live_frames++;
+	s->files[s->pages[pg].file].n_frames++;
 	s->pages[pg].frame = fr;
 	return fr;
 }
@@ -103,6 +104,7 @@ void sch_frame_free(struct sched *s, uint32_t fr)
 	if (f->is_held)
 		s->held--;
 	s->pages[f->page].frame = SCH_NONE;
+	s->files[s->pages[f->page].file].n_frames--;
 	f->page = SCH_NONE;
 	f->is_held = false;
 	f->next = s->free_frame;

@@ -75,6 +75,7 @@ struct file {
 	uint64_t size_bytes;
 	uint32_t alias;	     /* entries that name this file mean that one; SCHED_NO_FILE: none */
 	uint32_t n_pages;    /* page records */
+	uint32_t n_frames;   /* of them resident or in flight */
 	uint32_t n_entries;  /* entries of streams that name it */
 	uint32_t n_aliased;  /* files whose alias leads here */
 	uint32_t seq;	     /* first sequential reader (nohint.c), SCH_NONE */

@@ -108,7 +108,7 @@ class Bench:
         mnt = self.path("origin")
         os.makedirs(mnt, exist_ok=True)
         drop_caches()
-        with slowfsctl.SlowFS(source, mnt, latency="1ms", bandwidth=str(LINK)) as slow:
+        with slowfsctl.SlowFS(source, mnt, latency="1ms", bandwidth=str(LINK), nfs_cache=True) as slow:
             yield slow
 
     @contextlib.contextmanager

@@ -128,14 +128,11 @@ static uint64_t tick(void *ctx, uint64_t now_ns)
 	struct cache *c = ctx;
 	uint64_t timeout_ns = c->cfg.origin_timeout_ns, next_ns;
 	struct batch b = {0};
-	uint32_t owed;
 	bool has_dead;
 
 	hfs_mutex_lock(&c->lock);
-	owed = c->n_tokens_owed;
-	c->n_tokens_owed = 0;
-	while (owed-- > 0)
-		fetch_token_locked(c);
+	while (c->n_tokens_owed > 0 && workq_run(c->workq, visit_main, c, true) == 0)
+		c->n_tokens_owed--;
 	next_ns = fd_expire_locked(c, now_ns);
 	if (c->n_tokens_owed != 0 || (timeout_ns != 0 && c->parked != NULL))
 		next_ns = hfs_min_u64(next_ns, now_ns + 50 * HFS_NS_PER_MS);

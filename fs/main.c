@@ -301,7 +301,8 @@ __attribute__((noreturn)) static void down(struct run *run, int exit_code)
 	}
 	if (is_quiet)
 		origin_destroy(h->origin);
-	hfs_log(HFS_LOG_INFO, "%s: ended%s", h->opts.mountpoint, is_quiet ? "" : " (calls to the origin are left hanging)");
+	if (exit_code == HFS_EXIT_OK) /* else the one line that matters was said */
+		hfs_log(HFS_LOG_INFO, "%s: ended%s", h->opts.mountpoint, is_quiet ? "" : " (calls to the origin are left hanging)");
 	if (!is_quiet)
 		life_leave(&run->mounts, exit_code);
 	life_clean(&run->mounts);

@@ -61,7 +61,7 @@ static void pump_once_locked(struct engine *e, struct wait **done) HFS_REQUIRES(
 	uint32_t n = events_take(e, &evs);
 
 	for (uint32_t i = 0; i < n; i++)
-		engine_event_locked(e, &evs[i]);
+		engine_event_locked(e, &evs[i], done);
 	if (e->gc_left > 0)
 		names_sweep_locked(e, SWEEP_NAMES);
 	engine_run_locked(e, done);
@@ -306,12 +306,13 @@ void engine_file_unbind(struct engine *e, struct cache_file *f, uint64_t reader)
 static int engine_init(struct engine *e)
 {
 	struct sched_config sc = { .chunk_bytes = e->cfg.cache.chunk_bytes,
-				   .slots = 0, /* as they are touched: on_slots_ready */
+				   .slots = 1, /* more as they are touched: on_slots_ready */
 				   .inflight_max = 256,
 				   .inflight_bytes_max = e->cfg.cache.memory_bytes / 2,
 				   .prefetch_bytes_per_s = e->cfg.prefetch_bytes_per_s,
 				   .seed = e->cfg.seed };
 
+	e->slots_total = (uint32_t)(e->cfg.cache.memory_bytes / e->cfg.cache.chunk_bytes);
 	e->attrs = calloc(ATTRS_SLOTS, sizeof(*e->attrs));
 	if (!e->attrs)
 		return -ENOMEM;

@@ -81,23 +81,46 @@ size_t engine_stream_entries(struct engine *e, uint32_t stream, uint64_t index, 
 
 /* ---- waits ------------------------------------------------------------------------------------ */
 
-static int wait_add(struct engine *e, bool is_batch, uint32_t id, uint64_t batch, void (*done)(void *arg, int err), void *arg,
-		    uint64_t *ret_token)
+static int wait_tell(struct engine *e, struct wait *w)
 {
-	struct wait *w = calloc(1, sizeof(*w));
-	int rc;
+	w->is_told = true;
+	if (w->is_batch)
+		return sched_wait_batch(e->sched, w->id, w->batch, w->token, hfs_now_ns());
+	return sched_wait_file(e->sched, w->id, w->token, hfs_now_ns());
+}
+
+void waits_tell_locked(struct engine *e, struct wait **done)
+{
+	if (e->slots_ready < e->slots_total)
+		return;
+	for (struct wait **p = &e->waits, *w; (w = *p);) {
+		w->err = w->is_told ? 0 : wait_tell(e, w);
+		if (w->err < 0) {
+			*p = w->next;
+			w->next = *done;
+			*done = w;
+		} else {
+			p = &w->next;
+		}
+	}
+}
+
+static int wait_add(struct engine *e, const struct wait *what, uint64_t *ret_token)
+{
+	struct wait *w = malloc(sizeof(*w));
+	int rc = 0;
 
 	if (!w)
 		return -ENOMEM;
 	engine_enter(e);
-	*w = (struct wait){ .next = e->waits, .token = e->next_token++, .done = done, .arg = arg };
+	*w = *what;
+	w->next = e->waits;
+	w->token = e->next_token++;
 	*ret_token = w->token;
 	if (e->is_stopping)
 		rc = -ESHUTDOWN;
-	else if (is_batch)
-		rc = sched_wait_batch(e->sched, id, batch, w->token, hfs_now_ns());
-	else
-		rc = sched_wait_file(e->sched, id, w->token, hfs_now_ns());
+	else if (e->slots_ready >= e->slots_total)
+		rc = wait_tell(e, w);
 	if (rc < 0)
 		free(w);
 	else
@@ -109,12 +132,16 @@ static int wait_add(struct engine *e, bool is_batch, uint32_t id, uint64_t batch
 int engine_wait_batch(struct engine *e, uint32_t stream, uint64_t batch, void (*done)(void *arg, int err), void *arg,
 		      uint64_t *ret_token)
 {
-	return wait_add(e, true, stream, batch, done, arg, ret_token);
+	struct wait w = { .is_batch = true, .id = stream, .batch = batch, .done = done, .arg = arg };
+
+	return wait_add(e, &w, ret_token);
 }
 
 int engine_wait_file(struct engine *e, uint32_t name, void (*done)(void *arg, int err), void *arg, uint64_t *ret_token)
 {
-	return wait_add(e, false, name, 0, done, arg, ret_token);
+	struct wait w = { .id = name, .done = done, .arg = arg };
+
+	return wait_add(e, &w, ret_token);
 }
 
 bool engine_wait_cancel(struct engine *e, uint64_t token)

@@ -196,7 +196,7 @@ static void on_changed(struct engine *e, struct event *ev)
 		name_unresolve_locked(e, ev->name);
 }
 
-void engine_event_locked(struct engine *e, struct event *ev)
+void engine_event_locked(struct engine *e, struct event *ev, struct wait **done)
 {
 	switch (ev->kind) {
 	case EV_READ:
@@ -215,7 +215,9 @@ void engine_event_locked(struct engine *e, struct event *ev)
 		on_changed(e, ev);
 		break;
 	case EV_SLOTS:
+		e->slots_ready = ev->name;
 		sched_set_slots(e->sched, ev->name);
+		waits_tell_locked(e, done);
 		break;
 	case EV_STARVED:
 		sched_shortage(e->sched, ev->name, ev->now_ns);

@@ -62,6 +62,10 @@ struct wait {
 	void (*done)(void *arg, int err);
 	void *arg;
 	int err;
+	/* what is waited for; the scheduler is told once all slots are there (else it would say that nothing fits) */
+	bool is_batch, is_told;
+	uint32_t id;
+	uint64_t batch;
 };
 
 struct attr_slot {
@@ -75,7 +79,7 @@ struct engine {
 	/* const after create */
 	struct engine_config cfg;
 	struct cache *cache;
-	uint32_t block_bytes;
+	uint32_t block_bytes, slots_total;
 	pthread_t timer;
 	bool is_timer_started;
 
@@ -92,6 +96,7 @@ struct engine {
 	struct wait *waits;
 	uint64_t next_token;
 	enum sched_prefetch prefetch;
+	uint32_t slots_ready;
 	bool is_stopping;
 	uint64_t next_ns, timer_ns; /* when the scheduler wants to be asked; until when the timer sleeps */
 	struct hfs_cond timer_wake;
@@ -137,8 +142,11 @@ uint32_t name_bind_locked(struct engine *e, uint32_t name, struct cache_file *f)
 void name_unresolve_locked(struct engine *e, uint32_t name); /* its generation is gone: look it up anew */
 
 /* engine_events.c */
-void engine_event_locked(struct engine *e, struct event *ev);
+void engine_event_locked(struct engine *e, struct event *ev, struct wait **done);
 void engine_execute_locked(struct engine *e, const struct sched_action *a, struct wait **done);
+
+/* engine_ctl.c: tell the scheduler of waits that came before the slots were there */
+void waits_tell_locked(struct engine *e, struct wait **done) HFS_REQUIRES(e->lock);
 
 /* engine_record.c */
 void record_read(struct engine *e, const char *path, uint64_t off, uint64_t len);

@@ -79,7 +79,7 @@ struct chunk {
 	uint64_t no;
 	struct slot_no slot;
 	uint32_t n_holds;
-	bool is_evicting; /* goes when its fetches ended and its waits have what is valid */
+	bool is_evicting; /* its data goes when nothing runs and its waits have what is valid; off when all orders ended */
 	bool is_draining; /* in c->drain */
 	struct chunk *drain_next;
 	struct bits valid, running;

@@ -62,26 +62,32 @@ static void chunk_drop_data_locked(struct cache *c, struct chunk *ch) HFS_REQUIR
 	pool_release(c->pool, ch->slot);
 	ch->slot = SLOT_NONE;
 	ch->valid = (struct bits){{0}};
-	ch->is_evicting = false;
 	fetch_wake_slots_locked(c);
+}
+
+static void chunk_drain_locked(struct cache *c, struct chunk *ch) HFS_REQUIRES(c->lock)
+{
+	if (ch->is_draining)
+		return;
+	ch->is_draining = true;
+	ch->drain_next = c->drain;
+	c->drain = ch;
+	fetch_token_locked(c);
 }
 
 void chunk_settle_locked(struct cache *c, struct chunk *ch)
 {
+	/* Orders that have not begun do not keep the data: one that waits for a slot would wait for ever. */
 	if (!slot_is_none(ch->slot) && bits_is_empty(&ch->running)) {
-		if (bits_is_empty(&ch->valid)) {
+		if (bits_is_empty(&ch->valid))
 			chunk_drop_data_locked(c, ch);
-		} else if (ch->is_evicting && ch->fetches == NULL) {
-			if (!read_has_partial_locked(ch)) {
-				chunk_drop_data_locked(c, ch);
-			} else if (!ch->is_draining) {
-				ch->is_draining = true;
-				ch->drain_next = c->drain;
-				c->drain = ch;
-				fetch_token_locked(c);
-			}
-		}
+		else if (ch->is_evicting && read_has_partial_locked(ch))
+			chunk_drain_locked(c, ch);
+		else if (ch->is_evicting)
+			chunk_drop_data_locked(c, ch);
 	}
+	if (ch->fetches == NULL && slot_is_none(ch->slot))
+		ch->is_evicting = false;
 	if (slot_is_none(ch->slot) && ch->fetches == NULL && ch->waits == NULL && ch->n_holds == 0 && !ch->is_draining)
 		chunk_free_locked(c, ch);
 }

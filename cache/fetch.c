@@ -59,10 +59,10 @@ static void list_insert(struct fetch_list *l, struct fetch *at, struct fetch *f)
 
 void fetch_token_locked(struct cache *c)
 {
-    if (workq_run(c->workq, visit_main, c, true) == 0 || c->is_stopping)
-        return;
-    if (c->n_tokens_owed++ == 0) /* no memory: the watcher's next tick tries again */
-        workq_tick_soon(c->workq);
+	if (workq_run(c->workq, visit_main, c, true) == 0 || c->is_stopping)
+		return;
+	if (c->n_tokens_owed++ == 0) /* no memory: the watcher's next tick tries again */
+		workq_tick_soon(c->workq);
 }
 
 void fetch_enqueue_locked(struct cache *c, struct fetch *f, bool is_front)

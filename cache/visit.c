@@ -472,10 +472,12 @@ static void run_finish_locked(struct cache *c, struct run *run, int err, struct 
 
 		ch->n_holds++;
 		settle_share_locked(c, ch, &run->sets[i], err, b);
-		if (err < 0)
+		if (err < 0) {
 			fetch_end_locked(c, f, err, b);
-		else
+		} else {
+			bits_remove(&f->blocks, &run->sets[i]); /* done, even if it is evicted right away */
 			fetch_review_locked(c, f, b);
+		}
 		ch->n_holds--;
 		chunk_settle_locked(c, ch);
 	}
@@ -569,6 +571,9 @@ static void read_with_fd_locked(struct cache *c, struct fetch *f, struct run *ru
 		}
 		return;
 	}
+	for (struct fetch *other = f->chunk->fetches; other != NULL; other = other->chunk_next)
+		if (other->state == FETCH_WAIT_SLOT) /* it has one now */
+			fetch_enqueue_locked(c, other, true);
 	run_extend_locked(c, run);
 	hfs_mutex_unlock(&c->lock);
 	err = read_run(c, run);

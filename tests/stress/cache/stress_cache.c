@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/stress/cache/stress_cache.c - readers, an evictor, a prefetcher, withdrawals and new generations at once, on few slots.
- * Every byte that a read gives must be of the generation it asked for. Exit 0 or an abort with a line.
+ * tests/stress/cache/stress_cache.c - readers, an evictor, a prefetcher, withdrawals and new generations at once, on
+ * few slots. Every byte that a read gives must be of the generation it asked for. Exit 0 or an abort with a line.
  *
  * usage: stress_cache [ROUNDS [SLOTS [CHUNK_BYTES]]]
  */
@@ -115,9 +115,12 @@ static void *meddler_main(void *arg)
 			cache_unfetch(world.cache, g.file, chunk);
 			break;
 		default:
-			(void)world_fetch(&world, g.file, chunk, 0,
-					  hfs_chunk_len(sizes[no], world.chunk_bytes, chunk), false);
-			world_wait_fetched(&world, 1);
+			hfs_mutex_lock(&world.lock);
+			while (world.n_pledged >= world.slots)
+				MUST(hfs_cond_wait_until(&world.cond, &world.lock, hfs_now_ns() + WAIT_NS));
+			hfs_mutex_unlock(&world.lock);
+			(void)world_fetch(&world, g.file, chunk, 0, hfs_chunk_len(sizes[no], world.chunk_bytes, chunk),
+					  false);
 			break;
 		}
 		cache_file_put(world.cache, g.file);

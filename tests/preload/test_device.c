@@ -98,13 +98,15 @@ static void test_copies(void)
 {
 	struct hintfs_opts o = opts_base();
 	struct hintfs_stats s = HINTFS_STATS_INIT;
-	struct hintfs_loader *l;
-	struct hintfs_batch *b;
+	struct hintfs_loader *l = NULL;
+	struct hintfs_batch *b = NULL;
 	cu_stream streams[2];
-	char *dst = malloc(256 << 10);
+	char *dst[3]; /* a destination a stream: copies on different streams are not ordered */
 	int device = -1, round, r;
 	uint64_t copied = 0;
 
+	for (r = 0; r < 3; r++)
+		TREE_REQUIRE(dst[r] = malloc(256 << 10));
 	fake->reset();
 	fake->delay_us(300);
 	CHECK(cu_StreamCreateWithFlags(&streams[0], 1) == 0 && cu_StreamCreateWithFlags(&streams[1], 1) == 0, "streams");
@@ -116,13 +118,13 @@ static void test_copies(void)
 
 		while ((r = hintfs_loader_next_batch(l, -1, &b)) == 0) {
 			uint64_t len = b->payload_bytes;
-			cu_stream stream = n % 3 == 2 ? NULL : streams[n % 2];
+			unsigned to = n % 3 == 2 ? 2 : n % 2;
 
-			CHECK(hintfs_batch_copy_to_device(b, dst, 256 << 10, stream, 0) == 0, "%s", hintfs_last_error());
+			CHECK(hintfs_batch_copy_to_device(b, dst[to], 256 << 10, to == 2 ? NULL : streams[to], 0) == 0, "%s", hintfs_last_error());
 			if (n % 2) { /* a second copy on another stream: the slot must wait for both */
-				CHECK(hintfs_batch_copy_to_device(b, dst, 256 << 10, streams[0], HINTFS_COPY_SYNC) == 0, "%s",
+				CHECK(hintfs_batch_copy_to_device(b, dst[0], 256 << 10, streams[0], HINTFS_COPY_SYNC) == 0, "%s",
 				      hintfs_last_error());
-				CHECK(batch_is_right(b, dst), "device bytes of batch %llu", (unsigned long long)b->seq);
+				CHECK(batch_is_right(b, dst[0]), "device bytes of batch %llu", (unsigned long long)b->seq);
 				copied += len;
 			}
 			CHECK(batch_is_right(b, b->payload), "host bytes");
@@ -138,15 +140,16 @@ static void test_copies(void)
 	CHECK(hintfs_loader_close(l) == 0, "%s", hintfs_last_error());
 	CHECK(cu_StreamDestroy(streams[0]) == 0 && cu_StreamDestroy(streams[1]) == 0, "streams");
 	report_check("copies");
-	free(dst);
+	for (r = 0; r < 3; r++)
+		free(dst[r]);
 }
 
 /* Metadata and payload in one copy; too small a destination; a released batch. */
 static void test_copy_arguments(void)
 {
 	struct hintfs_opts o = opts_base();
-	struct hintfs_loader *l;
-	struct hintfs_batch *b;
+	struct hintfs_loader *l = NULL;
+	struct hintfs_batch *b = NULL;
 	struct hintfs_batch_meta *m;
 	char *dst = malloc(1024 << 10);
 
@@ -171,8 +174,8 @@ static void test_copy_arguments(void)
 static void test_held(void)
 {
 	struct hintfs_opts o = opts_base();
-	struct hintfs_loader *l;
-	struct hintfs_batch *b;
+	struct hintfs_loader *l = NULL;
+	struct hintfs_batch *b = NULL;
 	char *dst = malloc(256 << 10);
 	int i;
 
@@ -197,8 +200,8 @@ static void test_held(void)
 static void test_close_timeout(void)
 {
 	struct hintfs_opts o = opts_base();
-	struct hintfs_loader *l;
-	struct hintfs_batch *b;
+	struct hintfs_loader *l = NULL;
+	struct hintfs_batch *b = NULL;
 	struct fake_report r;
 	char *dst = malloc(256 << 10);
 
@@ -222,7 +225,7 @@ static void test_chunks(void)
 {
 	struct hintfs_opts o = opts_base();
 	struct hintfs_stats s = HINTFS_STATS_INIT;
-	struct hintfs_loader *l;
+	struct hintfs_loader *l = NULL;
 	struct fake_report r;
 
 	o.batch_bytes = 100u << 20;
@@ -248,8 +251,8 @@ static void test_large_slot(void)
 {
 	const uint64_t bytes = (256u << 20) + 12345;
 	struct hintfs_opts o = opts_base();
-	struct hintfs_loader *l;
-	struct hintfs_batch *b;
+	struct hintfs_loader *l = NULL;
+	struct hintfs_batch *b = NULL;
 	struct fake_report r;
 	char path[128], *dst = malloc(bytes + 4096);
 	int fd;
@@ -281,8 +284,8 @@ static void life(const char *what, bool is_clean_expected)
 {
 	struct hintfs_opts o = opts_base();
 	struct hintfs_stats s = HINTFS_STATS_INIT;
-	struct hintfs_loader *l;
-	struct hintfs_batch *b;
+	struct hintfs_loader *l = NULL;
+	struct hintfs_batch *b = NULL;
 	static char dst[256 << 10];
 	struct fake_report r;
 	unsigned n = 0;
@@ -359,7 +362,7 @@ static void test_refusals(void)
 {
 	struct hintfs_opts o = opts_base();
 	struct hintfs_stats s = HINTFS_STATS_INIT;
-	struct hintfs_loader *l;
+	struct hintfs_loader *l = NULL;
 
 	fake->reset();
 	fake->inject("GetDeviceCount", 1, UINT32_MAX, 35);

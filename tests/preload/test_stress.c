@@ -26,14 +26,15 @@ static uint64_t size_mixed(unsigned n)
 	return n % 7 == 0 ? 0 : n % 11 == 0 ? 400000 + n : 1000 + 613 * n;
 }
 
+/* "Device memory": outlives the threads, as copies do. */
+static char device_memory[1 << 20];
+
 static void batch_use(struct hintfs_batch *b, unsigned seed)
 {
-	static _Thread_local char dst[1 << 20];
-
 	for (uint32_t i = 0; i < b->n; i++)
 		if (b->status[i] || !tree_is((unsigned)b->sample_id[i], b->source_offset[i], (char *)b->payload + b->offset[i], b->length[i]))
 			atomic_fetch_add(&wrong, 1);
-	if (seed % 3 && hintfs_batch_copy_to_device(b, dst, sizeof(dst), NULL, seed % 5 ? 0 : HINTFS_COPY_META) == -EINVAL)
+	if (seed % 3 && hintfs_batch_copy_to_device(b, device_memory, sizeof(device_memory), NULL, seed % 5 ? 0 : HINTFS_COPY_META) == -EINVAL)
 		atomic_fetch_add(&wrong, 1);
 	if (hintfs_batch_release(b, NULL) < 0)
 		atomic_fetch_add(&wrong, 1);
@@ -64,14 +65,15 @@ static void *consumer(void *arg)
 static void epochs_drive(void)
 {
 	struct hintfs_stats s = HINTFS_STATS_INIT;
-	unsigned e, seen;
+	unsigned e, seen, over;
 
 	for (e = 1; e <= EPOCHS; e++) {
 		seen = atomic_load(&epochs_over);
 		while (e % 3 == 0 && atomic_load(&epochs_over) == seen)
 			sched_yield();
+		over = atomic_load(&epochs_over);
 		seen = atomic_load(&batches);
-		while (e % 3 == 1 && atomic_load(&batches) < seen + 3)
+		while (e % 3 == 1 && atomic_load(&batches) < seen + 3 && atomic_load(&epochs_over) == over)
 			sched_yield();
 		if (e % 5 == 0 && hintfs_loader_cancel(loader) < 0)
 			atomic_fetch_add(&wrong, 1);

@@ -510,7 +510,7 @@ static struct fuse_session *session_new(struct control_session *s)
 	struct fuse_session *se = NULL;
 	bool is_shared = geteuid() == 0 || s->h->opts.is_allow_other;
 
-	if (fuse_opt_add_arg(&args, "hintfs") == 0 && fuse_opt_add_arg(&args, "-osubtype=hintfs,fsname=hintfs-control") == 0 &&
+	if (fuse_opt_add_arg(&args, "hintfs") == 0 && fuse_opt_add_arg(&args, "-osubtype=hintfs-ctl,fsname=hintfs-control") == 0 &&
 	    fuse_opt_add_arg(&args, "-orw,nosuid,nodev,noexec,default_permissions") == 0 &&
 	    (!is_shared || fuse_opt_add_arg(&args, "-oallow_other") == 0))
 		se = fuse_session_new(&args, &ops, sizeof(ops), s);

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tools/hintctl_check.c - order --check: parses the order as the daemon does, looks its names up in the mount, and says what it
+ * means. Changes nothing; all bad lines are shown, not only the first one.
+ */
+#include "tools/hintctl_i.h"
+
+#include "sched/brace.h"
+#include "sched/parse.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SHOWN_MAX 20u
+#define PIECE_BYTES (256u * 1024)
+
+/* A name that was looked up: open addressing, the order's names are few or many but never removed. */
+struct known {
+	char *path; /* owned; NULL: free */
+	int err;    /* 0, or why it cannot be read */
+	uint64_t size;
+};
+
+struct check {
+	const struct mount_row *m;
+	struct known *names; /* owned */
+	size_t n_names, cap_names;
+	char *prefix; /* owned */
+	uint64_t lines, entries, ranges, bytes, batches, epochs, repeat, missing, bad, dirs, cancels;
+	bool in_batch;
+	uint64_t line_no;
+	char scratch[3][PARSE_LINE_MAX + 64];
+};
+
+/* ---- messages ------------------------------------------------------------------------------------------ */
+
+static void complain(struct check *c, const char *line, size_t len, const struct parse_error *e)
+{
+	int shown = (int)(len < 160 ? len : 160);
+
+	if (++c->bad > SHOWN_MAX)
+		return;
+	fprintf(stderr, "line %llu col %u: %s [%s]\n    ", (unsigned long long)c->line_no, e->column, e->message,
+		strerrorname_np(-e->err));
+	for (int i = 0; i < shown; i++) {
+		unsigned char ch = (unsigned char)line[i];
+
+		fputc(ch == '\t' ? ' ' : ch < 0x20 || ch == 0x7f ? '?' : ch, stderr);
+	}
+	fprintf(stderr, "%s\n    %*s^\n", len > 160 ? "..." : "", (int)(e->column > 160 ? 160 : e->column) - 1, "");
+}
+
+static int fail(struct parse_error *e, int err, size_t column, const char *what)
+{
+	e->err = err;
+	e->column = (unsigned)column;
+	snprintf(e->message, sizeof(e->message), "%s", what);
+	return err;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------ */
+
+static size_t hash_path(const char *s, size_t len)
+{
+	uint64_t h = 1469598103934665603u;
+
+	for (size_t i = 0; i < len; i++)
+		h = (h ^ (unsigned char)s[i]) * 1099511628211u;
+	return (size_t)(h ^ h >> 32);
+}
+
+static struct known *find_slot(struct check *c, const char *path, size_t len)
+{
+	for (size_t i = hash_path(path, len) & (c->cap_names - 1);; i = (i + 1) & (c->cap_names - 1))
+		if (!c->names[i].path || (strlen(c->names[i].path) == len && memcmp(c->names[i].path, path, len) == 0))
+			return &c->names[i];
+}
+
+static bool grow(struct check *c)
+{
+	struct known *old = c->names;
+	size_t old_cap = c->cap_names;
+
+	if (c->n_names * 2 < c->cap_names)
+		return true;
+	c->cap_names = old_cap ? old_cap * 2 : 1024;
+	c->names = calloc(c->cap_names, sizeof(*c->names));
+	if (!c->names) {
+		c->names = old;
+		c->cap_names = old_cap;
+		return false;
+	}
+	for (size_t i = 0; i < old_cap; i++)
+		if (old[i].path)
+			*find_slot(c, old[i].path, strlen(old[i].path)) = old[i];
+	free(old);
+	return true;
+}
+
+static int stat_name(const struct check *c, const char *path, uint64_t *ret_size)
+{
+	char *full;
+	struct stat st;
+	int rc;
+
+	if (asprintf(&full, "%s/%s", c->m->mountpoint, path) < 0)
+		return -ENOMEM;
+	rc = stat(full, &st) < 0 ? -errno : S_ISDIR(st.st_mode) ? -EISDIR : S_ISREG(st.st_mode) ? 0 : -EINVAL;
+	free(full);
+	*ret_size = rc == 0 ? (uint64_t)st.st_size : 0;
+	return rc;
+}
+
+static struct known *look_up(struct check *c, const char *path, size_t len)
+{
+	struct known *k;
+
+	if (!grow(c))
+		return NULL;
+	k = find_slot(c, path, len);
+	if (k->path)
+		return k;
+	k->path = strndup(path, len);
+	if (!k->path)
+		return NULL;
+	c->n_names++;
+	k->err = stat_name(c, k->path, &k->size);
+	if (k->err < 0 && k->err != -EISDIR) {
+		if (++c->missing <= SHOWN_MAX)
+			fprintf(stderr, "line %llu: missing: %s\n", (unsigned long long)c->line_no, k->path);
+	}
+	return k;
+}
+
+/* ---- entries --------------------------------------------------------------------------------------------------- */
+
+static struct check *walking; /* nftw() hands nothing through */
+
+static int count_file(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)path;
+	(void)ftw;
+	if (type == FTW_F && S_ISREG(st->st_mode)) {
+		walking->entries++;
+		walking->bytes += (uint64_t)st->st_size;
+	}
+	return 0;
+}
+
+static int take_dir(struct check *c, const char *path, size_t len, struct parse_error *e)
+{
+	char *full;
+	int rc;
+
+	if (asprintf(&full, "%s/%.*s", c->m->mountpoint, (int)len, path) < 0)
+		return fail(e, -ENOMEM, 1, "out of memory");
+	c->dirs++;
+	walking = c;
+	rc = nftw(full, count_file, 32, FTW_PHYS);
+	free(full);
+	return rc < 0 ? fail(e, -errno, 1, "the directory cannot be listed") : 0;
+}
+
+static int take_name(struct check *c, const struct parse_line *p, const char *raw, size_t raw_len, struct parse_error *e)
+{
+	const struct parse_roots roots = {.mount = c->m->mountpoint,
+					  .mount_len = strlen(c->m->mountpoint),
+					  .prefix = c->prefix,
+					  .prefix_len = c->prefix ? strlen(c->prefix) : 0};
+	const struct known *k;
+	const char *path;
+	size_t len;
+	uint64_t n;
+
+	if (parse_path(&roots, raw, raw_len, c->scratch[1], &path, &len, e) < 0)
+		return e->err;
+	if (raw_len > 0 && raw[raw_len - 1] == '/')
+		return take_dir(c, path, len, e);
+	k = len > 0 ? look_up(c, path, len) : NULL;
+	if (len > 0 && !k)
+		return fail(e, -ENOMEM, 1, "out of memory");
+	if (!k || k->err == -EISDIR)
+		return fail(e, -EISDIR, raw_len + 1, "a directory: write a slash after it for all files below");
+	c->entries++;
+	c->ranges += p->has_range;
+	if (k->err < 0)
+		return 0; /* counted once a name, as missing */
+	if (p->off_bytes > 0 && p->off_bytes >= k->size)
+		return fail(e, -ERANGE, p->path_len + 2, "the offset is not below the file's size");
+	n = k->size - p->off_bytes;
+	c->bytes += p->len_bytes > 0 && p->len_bytes < n ? p->len_bytes : n;
+	return 0;
+}
+
+static bool is_literal(struct check *c, const char *raw, size_t len)
+{
+	uint64_t size;
+	char *copy = strndup(raw, len);
+	bool is = copy && stat_name(c, copy, &size) == 0;
+
+	free(copy);
+	return is;
+}
+
+static int take_entry(struct check *c, const struct parse_line *p, struct parse_error *e)
+{
+	struct brace *b;
+	int rc = 0;
+
+	if (!p->has_pattern || is_literal(c, p->path, p->path_len))
+		return take_name(c, p, p->path, p->path_len, e);
+	rc = brace_create(p->path, p->path_len, &b);
+	if (rc < 0)
+		return fail(e, rc, 1, "the pattern has too many results");
+	for (uint64_t i = 0; rc == 0 && i < brace_count(b); i++) {
+		size_t len = brace_result(b, i, c->scratch[2], PARSE_LINE_MAX);
+
+		if (len > PARSE_LINE_MAX || len == 0)
+			rc = fail(e, len ? -EMSGSIZE : -EINVAL, 1, "a result of the pattern is empty or too long");
+		else
+			rc = take_name(c, p, c->scratch[2], len, e);
+	}
+	brace_destroy(b);
+	return rc;
+}
+
+static void take_mark(struct check *c, const struct parse_line *p)
+{
+	c->batches += p->mark == SCHED_MARK_BATCH || p->mark == SCHED_MARK_BATCH_NEXT;
+	c->epochs += p->mark == SCHED_MARK_EPOCH || p->mark == SCHED_MARK_EPOCH_NEXT;
+	if (p->mark == SCHED_MARK_REPEAT)
+		c->repeat = p->value;
+}
+
+static void take_cancel(struct check *c)
+{
+	c->cancels++;
+	c->entries = c->ranges = c->bytes = c->batches = c->epochs = c->dirs = 0;
+	c->repeat = 1;
+}
+
+static void take_line(struct check *c, const char *line, size_t len)
+{
+	struct parse_line p;
+	struct parse_error e;
+
+	c->lines++;
+	if (parse_line(line, len, c->scratch[0], &p, &e) < 0) {
+		complain(c, line, len, &e);
+		return;
+	}
+	if (p.kind == PARSE_MARK)
+		take_mark(c, &p);
+	else if (p.kind == PARSE_CANCEL)
+		take_cancel(c);
+	if (p.kind == PARSE_PREFIX) {
+		free(c->prefix);
+		c->prefix = strndup(p.path, p.path_len);
+	}
+	if (p.kind == PARSE_ENTRY && take_entry(c, &p, &e) < 0)
+		complain(c, line, len, &e);
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+static int take_piece(struct check *c, struct parse_split *s, const char *buf, size_t len)
+{
+	size_t pos = 0, line_len, start;
+	const char *line;
+	int rc;
+
+	while ((rc = parse_split_next(s, buf, len, &pos, &line, &line_len, &start)) == 1) {
+		c->line_no = s->line_no;
+		take_line(c, line, line_len);
+	}
+	if (rc == -EMSGSIZE) {
+		struct parse_error e;
+
+		c->line_no = s->line_no;
+		fail(&e, rc, 1, "line longer than 65,536 bytes; nothing after it was looked at");
+		complain(c, buf + start, len - start, &e);
+	}
+	return rc;
+}
+
+static int take_file(struct check *c, int fd)
+{
+	char *buf = malloc(PIECE_BYTES);
+	struct parse_split s;
+	const char *line;
+	size_t len;
+	ssize_t n = -1;
+	int rc = buf ? 0 : -ENOMEM;
+
+	parse_split_init(&s);
+	while (rc == 0 && (n = read(fd, buf, PIECE_BYTES)) > 0)
+		rc = take_piece(c, &s, buf, (size_t)n);
+	if (rc == 0 && n < 0)
+		rc = -errno;
+	if (rc == 0 && parse_split_last(&s, &line, &len) == 1) {
+		c->line_no = s.line_no;
+		take_line(c, line, len);
+	}
+	parse_split_finish(&s);
+	free(buf);
+	return rc;
+}
+
+static void report(const struct check *c)
+{
+	char a[32], b[32];
+
+	printf("%s lines: %s entries", format_count(a, c->lines), format_count(b, c->entries));
+	printf(" (%s ranges)", format_count(a, c->ranges));
+	printf(" of %s distinct names, %s", format_count(a, c->n_names), format_bytes(b, (double)c->bytes));
+	if (c->repeat > 1)
+		printf(", read %s times", format_count(a, c->repeat));
+	printf("\n%s batches, %s epochs", c->batches ? format_count(a, c->batches) : "no",
+	       c->epochs ? format_count(b, c->epochs) : "no");
+	if (c->dirs)
+		printf(", %s directories", format_count(a, c->dirs));
+	printf("\n%s missing names, ", c->missing ? format_count(a, c->missing) : "no");
+	printf("%s bad lines%s\n", c->bad ? format_count(b, c->bad) : "no",
+	       c->bad ? ": the daemon would stop at the first one" : "");
+	if (c->bad > SHOWN_MAX || c->missing > SHOWN_MAX)
+		printf("(the first %u of each are shown)\n", SHOWN_MAX);
+}
+
+int verb_check(const struct mount_row *m, const char *file)
+{
+	bool is_stdin = strcmp(file, "-") == 0;
+	int fd = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC), rc;
+	struct check *c = calloc(1, sizeof(*c));
+
+	if (fd < 0 || !c) {
+		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(errno));
+		free(c);
+		return EXIT_FAILED;
+	}
+	c->m = m;
+	c->repeat = 1;
+	rc = take_file(c, fd);
+	if (rc < 0 && rc != -EMSGSIZE)
+		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
+	report(c);
+	rc = rc < 0 || c->bad > 0 || c->missing > 0 ? EXIT_FAILED : EXIT_SUCCESS;
+	for (size_t i = 0; i < c->cap_names; i++)
+		free(c->names[i].path);
+	free(c->names);
+	free(c->prefix);
+	free(c);
+	if (!is_stdin)
+		close(fd);
+	return rc;
+}

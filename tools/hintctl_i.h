@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tools/hintctl_i.h - shared by the hintctl*.c files only.
+ *
+ *   hintctl.c         verbs, help, finding the mount that is meant
+ *   hintctl_mounts.c  mounts from /proc/self/mountinfo, bounded reads of control files
+ *   hintctl_status.c  list and status: tables and JSON
+ *   hintctl_order.c   order: sending with a progress bar, the daemon's answer
+ *   hintctl_check.c   order --check
+ *   hintctl_umount.c  umount, and who keeps it busy
+ *
+ * A mount may hang or its daemon be stopped, so nothing here touches a path below a mountpoint but in a child with a deadline
+ * (bounded_read) or where the user asked for just that (order).
+ */
+#ifndef TOOLS_HINTCTL_I_H
+#define TOOLS_HINTCTL_I_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define EXIT_FAILED 1
+#define EXIT_USAGE 2
+
+struct mount_row {
+	char *mountpoint, *source; /* owned */
+	unsigned id, major, minor;
+};
+
+struct mounts {
+	struct mount_row *rows; /* owned */
+	size_t n;
+};
+
+/* hintfs data mounts of this namespace, in the order of mountinfo. 0 or negative errno. */
+int mounts_read(struct mounts *ret) __attribute__((warn_unused_result));
+void mounts_finish(struct mounts *m);
+/* The mount meant by arg (NULL: the only one). NULL: a message was printed. */
+const struct mount_row *mounts_find(const struct mounts *m, const char *arg);
+
+/* Path of a control file, malloc'd: $HINTFS_CTL/NAME or MOUNTPOINT/.ctl/NAME. */
+char *ctl_path(const struct mount_row *m, const char *name);
+/* Whole file, read by a child that is given up after timeout_ms. malloc'd and NUL-terminated, or NULL and *ret_err. */
+char *bounded_read(const char *path, unsigned timeout_ms, int *ret_err);
+
+/* 1,234,567 and 1.2 GiB into a buffer of at least 32 bytes; returns buf. */
+char *format_count(char *buf, uint64_t n);
+char *format_bytes(char *buf, double bytes);
+
+int verb_list(const struct mounts *m);
+int verb_status(const struct mount_row *m, bool is_json);
+int verb_order(const struct mount_row *m, const char *file, const char *stream, bool is_append);
+int verb_check(const struct mount_row *m, const char *file);
+int verb_umount(const struct mount_row *m, bool is_lazy);
+
+#endif

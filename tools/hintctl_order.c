@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tools/hintctl_order.c - order: sends a file to the control file, shows how far it is, and repeats what the daemon says to a bad line.
+ */
+#include "tools/hintctl_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PIECE_BYTES (256u * 1024)
+#define BAR_WIDTH 30
+
+struct transfer {
+	uint64_t sent, total; /* total 0: unknown */
+	struct timespec begun;
+	bool has_bar, is_drawn;
+	double last_drawn_s;
+};
+
+static double elapsed_s(const struct transfer *t)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)(now.tv_sec - t->begun.tv_sec) + (double)(now.tv_nsec - t->begun.tv_nsec) * 1e-9;
+}
+
+static void draw(struct transfer *t, bool is_end)
+{
+	double s = elapsed_s(t);
+	char sent[32], total[32], bar[BAR_WIDTH + 1];
+	int filled = t->total ? (int)((double)t->sent / (double)t->total * BAR_WIDTH) : 0;
+
+	if (!t->has_bar || (!is_end && s - t->last_drawn_s < 0.1))
+		return;
+	t->last_drawn_s = s;
+	t->is_drawn = true;
+	memset(bar, '.', BAR_WIDTH);
+	memset(bar, '#', (size_t)(filled > BAR_WIDTH ? BAR_WIDTH : filled));
+	bar[BAR_WIDTH] = '\0';
+	if (t->total)
+		fprintf(stderr, "\r[%s] %s of %s", bar, format_bytes(sent, (double)t->sent), format_bytes(total, (double)t->total));
+	else
+		fprintf(stderr, "\r%s sent", format_bytes(sent, (double)t->sent));
+	fprintf(stderr, "%s", is_end ? "\n" : "   ");
+}
+
+/* 0, or the negative errno of the write that failed. */
+static int send_piece(int out, const char *data, size_t len, struct transfer *t)
+{
+	while (len > 0) {
+		ssize_t n = write(out, data, len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		data += n;
+		len -= (size_t)n;
+		t->sent += (uint64_t)n;
+		draw(t, false);
+	}
+	return 0;
+}
+
+static int send_all(int in, int out, struct transfer *t, bool *ret_is_input)
+{
+	char *buf = malloc(PIECE_BYTES);
+	int rc = buf ? 0 : -ENOMEM;
+	ssize_t n;
+
+	*ret_is_input = false;
+	while (rc == 0 && (n = read(in, buf, PIECE_BYTES)) != 0) {
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0) {
+			*ret_is_input = true;
+			rc = -errno;
+		} else {
+			rc = send_piece(out, buf, (size_t)n, t);
+		}
+	}
+	free(buf);
+	return rc;
+}
+
+/* The newest block of .ctl/errors that names our pid: three lines, the first not indented. */
+static bool print_reason(const struct mount_row *m)
+{
+	char *path = ctl_path(m, "errors"), tag[32], *text, *at, *found = NULL;
+	int err;
+
+	text = path ? bounded_read(path, 5000, &err) : NULL;
+	free(path);
+	if (!text)
+		return false;
+	snprintf(tag, sizeof(tag), " pid %d ", (int)getpid());
+	for (at = text; (at = strstr(at, tag)) != NULL; at++)
+		found = at;
+	while (found && found > text && found[-1] != '\n')
+		found--;
+	if (found) {
+		char *end = strchr(found, '\n');
+
+		while (end && strncmp(end + 1, "    ", 4) == 0)
+			end = strchr(end + 1, '\n');
+		fwrite(found, 1, end ? (size_t)(end - found) + 1 : strlen(found), stderr);
+	}
+	free(text);
+	return found != NULL;
+}
+
+static int open_order(const struct mount_row *m, const char *stream, bool is_append, char **ret_path)
+{
+	char *name = NULL, *path;
+	int fd;
+
+	if (stream && asprintf(&name, "streams/%s", stream) < 0)
+		return -ENOMEM;
+	path = ctl_path(m, name ? name : "order");
+	free(name);
+	if (!path)
+		return -ENOMEM;
+	fd = open(path, O_WRONLY | O_CLOEXEC | (stream ? O_CREAT : 0) | (is_append ? O_APPEND : O_TRUNC), 0600);
+	*ret_path = path;
+	return fd < 0 ? -errno : fd;
+}
+
+static int finish(const struct mount_row *m, int out, int rc, bool is_input, const char *file, const char *path,
+		  struct transfer *t)
+{
+	char sent[32];
+
+	if (close(out) < 0 && rc == 0)
+		rc = -errno;
+	draw(t, true);
+	if (rc == 0) {
+		if (t->has_bar)
+			fprintf(stderr, "%s taken in %.2f s\n", format_bytes(sent, (double)t->sent), elapsed_s(t));
+		return EXIT_SUCCESS;
+	}
+	if (is_input) {
+		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
+		return EXIT_FAILED;
+	}
+	fprintf(stderr, "hintctl: %s: %s; the lines before the bad one were taken\n", path, strerror(-rc));
+	if (!print_reason(m))
+		fprintf(stderr, "hintctl: see %s/.ctl/errors\n", m->mountpoint);
+	return EXIT_FAILED;
+}
+
+int verb_order(const struct mount_row *m, const char *file, const char *stream, bool is_append)
+{
+	bool is_stdin = strcmp(file, "-") == 0, is_input;
+	int in = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC), out, rc;
+	struct transfer t = {.has_bar = isatty(STDERR_FILENO)};
+	char *path = NULL;
+	struct stat st;
+
+	if (in < 0) {
+		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(errno));
+		return EXIT_FAILED;
+	}
+	if (fstat(in, &st) == 0 && S_ISREG(st.st_mode))
+		t.total = (uint64_t)st.st_size;
+	clock_gettime(CLOCK_MONOTONIC, &t.begun);
+	out = open_order(m, stream, is_append, &path);
+	if (out < 0) {
+		fprintf(stderr, "hintctl: %s: %s%s\n", path ? path : "order", strerror(-out),
+			out == -ENOENT ? "; in a container bind the control directory too, or set HINTFS_CTL" : "");
+		rc = EXIT_FAILED;
+	} else {
+		rc = send_all(in, out, &t, &is_input);
+		rc = finish(m, out, rc, is_input, file, path, &t);
+	}
+	free(path);
+	if (!is_stdin)
+		close(in);
+	return rc;
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tools/hintctl_umount.c - umount; and who keeps a mount busy, read off /proc without touching the mount.
+ */
+#include "tools/hintctl_i.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- who keeps it busy ------------------------------------------------------------------------------------ */
+
+/* The link leads to the mount: at it or below. readlink does not ask the file system. */
+static bool leads_into(const struct mount_row *m, const char *link, char target[PATH_MAX])
+{
+	size_t len = strlen(m->mountpoint);
+	ssize_t n = readlink(link, target, PATH_MAX - 1);
+
+	if (n < 0)
+		return false;
+	target[n] = '\0';
+	return strncmp(target, m->mountpoint, len) == 0 && (target[len] == '\0' || target[len] == '/');
+}
+
+static void print_user(const char *pid, const char *how, const char *what)
+{
+	char path[64], comm[64] = "?";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%.20s/comm", pid);
+	f = fopen(path, "re");
+	if (f) {
+		if (!fgets(comm, sizeof(comm), f))
+			strcpy(comm, "?");
+		fclose(f);
+	}
+	comm[strcspn(comm, "\n")] = '\0';
+	fprintf(stderr, "  pid %s (%s): %s %s\n", pid, comm, how, what);
+}
+
+static unsigned scan_links(const struct mount_row *m, const char *pid)
+{
+	static const char *const links[][2] = {{"cwd", "works in"}, {"root", "has its root in"}, {"exe", "runs"}};
+	char path[64], target[PATH_MAX];
+	unsigned n = 0;
+
+	for (size_t i = 0; i < 3; i++) {
+		snprintf(path, sizeof(path), "/proc/%.20s/%s", pid, links[i][0]);
+		if (leads_into(m, path, target)) {
+			print_user(pid, links[i][1], target);
+			n++;
+		}
+	}
+	return n;
+}
+
+static unsigned scan_fds(const struct mount_row *m, const char *pid)
+{
+	char dir[64], path[96], target[PATH_MAX];
+	unsigned n = 0;
+	struct dirent *d;
+	DIR *fds;
+
+	snprintf(dir, sizeof(dir), "/proc/%.20s/fd", pid);
+	fds = opendir(dir);
+	while (fds && (d = readdir(fds)) != NULL) {
+		if (!isdigit((unsigned char)d->d_name[0]))
+			continue;
+		snprintf(path, sizeof(path), "%s/%.20s", dir, d->d_name);
+		if (leads_into(m, path, target)) {
+			print_user(pid, "has open", target);
+			n++;
+		}
+	}
+	if (fds)
+		closedir(fds);
+	return n;
+}
+
+static unsigned scan_maps(const struct mount_row *m, const char *pid)
+{
+	char path[64], *line = NULL, shown[PATH_MAX];
+	unsigned major, minor, n = 0;
+	size_t cap = 0;
+	FILE *f;
+	int at;
+
+	snprintf(path, sizeof(path), "/proc/%.20s/maps", pid);
+	f = fopen(path, "re");
+	shown[0] = '\0';
+	while (f && getline(&line, &cap, f) >= 0) {
+		at = 0;
+		if (sscanf(line, "%*s %*s %*s %x:%x %*u %n", &major, &minor, &at) != 2 || at == 0 || major != m->major ||
+		    minor != m->minor)
+			continue;
+		line[strcspn(line, "\n")] = '\0';
+		if (strcmp(shown, line + at) != 0) {
+			print_user(pid, "has mapped", line + at);
+			snprintf(shown, sizeof(shown), "%s", line + at);
+			n++;
+		}
+	}
+	free(line);
+	if (f)
+		fclose(f);
+	return n;
+}
+
+static void print_users(const struct mount_row *m)
+{
+	unsigned n = 0;
+	struct dirent *d;
+	DIR *proc = opendir("/proc");
+
+	while (proc && (d = readdir(proc)) != NULL) {
+		if (!isdigit((unsigned char)d->d_name[0]))
+			continue;
+		n += scan_links(m, d->d_name);
+		n += scan_fds(m, d->d_name);
+		n += scan_maps(m, d->d_name);
+	}
+	if (proc)
+		closedir(proc);
+	if (n == 0)
+		fprintf(stderr, "  nobody that this user may look at: another user's process, another mount namespace (a container), or a "
+				"mount inside it\n");
+}
+
+/* ---- umount ---------------------------------------------------------------------------------------------------- */
+
+static int run_fusermount(const char *mountpoint, bool is_lazy)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid < 0)
+		return -errno;
+	if (pid == 0) {
+		execlp("fusermount3", "fusermount3", is_lazy ? "-uqz" : "-uq", "--", mountpoint, (char *)NULL);
+		_exit(127);
+	}
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return -errno;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+		return -ENOENT;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EBUSY;
+}
+
+int verb_umount(const struct mount_row *m, bool is_lazy)
+{
+	int rc;
+
+	if (geteuid() == 0)
+		rc = umount2(m->mountpoint, UMOUNT_NOFOLLOW | (is_lazy ? MNT_DETACH : 0)) < 0 ? -errno : 0;
+	else
+		rc = run_fusermount(m->mountpoint, is_lazy);
+	if (rc == 0)
+		return EXIT_SUCCESS;
+	if (rc == -ENOENT && geteuid() != 0) {
+		fprintf(stderr, "hintctl: fusermount3 is missing (package fuse3); as root: umount %s\n", m->mountpoint);
+		return EXIT_FAILED;
+	}
+	fprintf(stderr, "hintctl: %s: %s\n", m->mountpoint, strerror(-rc));
+	if (rc == -EBUSY) {
+		fprintf(stderr, "it is kept busy by\n");
+		print_users(m);
+		fprintf(stderr, "end these, or detach it from the tree at once: hintctl umount --lazy %s\n", m->mountpoint);
+	}
+	return EXIT_FAILED;
+}

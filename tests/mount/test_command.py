@@ -46,7 +46,7 @@ class Command:
                     words = f.read().split(b"\0")[:-1]
             except OSError:
                 continue
-            if words and words[-1] == os.fsencode(self.path) and b"hintfs" in os.path.basename(words[0]):
+            if words and os.fsencode(self.path) in words and b"hintfs" in os.path.basename(words[0]):
                 found.append(int(pid))
         return found
 

@@ -121,7 +121,7 @@ static void demand_distrust(struct sched *s, const struct demand *d, uint32_t pg
 }
 
 /* 1: satisfied, 0: must wait. */
-static int demand_issue(struct sched *s, const struct demand *d)
+static int demand_issue(struct sched *s, struct demand *d)
 {
 	uint32_t pg = sch_page_get(s, d->file, d->chunk_no);
 	struct blocks want;
@@ -138,16 +138,20 @@ static int demand_issue(struct sched *s, const struct demand *d)
 	}
 	s->pages[pg].flags &= (uint8_t)~PG_BAD;
 	demand_want(s, d, pg, &want);
-	err = sch_fetch_page(s, pg, &want, true, s->now_ns);
+	err = sch_fetch_page(s, pg, &want, d->is_again ? FETCH_AGAIN : FETCH_DEMAND, s->now_ns);
+	d->is_again = false;
+	if (s->pages[pg].frame != SCH_NONE) { /* the reader that waits has it read when it comes */
+		struct frame *f = &s->frames[s->pages[pg].frame];
+
+		f->read_hi = (uint16_t)sch_max32(f->read_hi, d->b1 + 1u);
+	}
 	return err == 0;
 }
 
 void sch_demand_run(struct sched *s, size_t max)
 {
 	while (s->n_demands && s->n_acts - s->acts_head < max) {
-		struct demand d = *demand_at(s, 0);
-
-		if (!demand_issue(s, &d))
+		if (!demand_issue(s, demand_at(s, 0)))
 			break;
 		demand_pop(s);
 	}

@@ -7,7 +7,8 @@
  * kernel's page cache); then by who asks:
  *   for the order: the farthest next use, never one needed before the page to be fetched (do no harm);
  *   for a guess (read-ahead without an order): nothing that an order names;
- *   for a reader who waits: guesses, then the farthest next use, whatever it is.
+ *   for a reader who waits: guesses beyond a quarter of the slots, the farthest next use, whatever it is, all guesses,
+ *   and last what was read a moment ago (L_RECENT).
  * Ageing: a page that was not read while everything else was, twice over, belongs to a dataset that is over.
  *
  * Callers: fetch.c, demand.c, nohint.c, sched.c. Invariants 2 and 3 of sched_i.h.
@@ -73,8 +74,12 @@ static uint32_t victim_pick(const struct sched *s, enum evict_for who, uint32_t 
 			return s->lists[L_AHEAD].head;
 		return victim_order(s, position);
 	}
-	fr = s->lists[L_AHEAD].head;
-	return fr != SCH_NONE ? fr : victim_order(s, SCH_NONE);
+	if (s->lists[L_AHEAD].count > s->slots / 4)
+		return s->lists[L_AHEAD].head;
+	fr = victim_order(s, SCH_NONE);
+	if (fr == SCH_NONE)
+		fr = s->lists[L_AHEAD].head;
+	return fr != SCH_NONE ? fr : s->lists[L_RECENT].head;
 }
 
 bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position)
@@ -84,7 +89,12 @@ bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position)
 	while (s->held >= room) {
 		uint32_t fr = victim_pick(s, who, position);
 
-		if (fr == SCH_NONE || !sch_evict_frame(s, fr))
+		if (fr == SCH_NONE)
+			return false;
+		/* Readers took the reserve: do not empty the window to fill it up again. */
+		if (who != EVICT_FOR_DEMAND && s->held > room && s->frames[fr].list == L_NONE)
+			return false;
+		if (!sch_evict_frame(s, fr))
 			return false;
 	}
 	return true;
@@ -93,6 +103,7 @@ bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position)
 /* Slots were taken away, or late fetches came back and want theirs. */
 void sch_evict_excess(struct sched *s)
 {
+	s->shortage = sch_min32(s->shortage, s->flight.count);
 	while (s->held > s->slots || s->shortage > 0) {
 		uint32_t fr = victim_pick(s, EVICT_FOR_DEMAND, SCH_NONE);
 
@@ -101,6 +112,4 @@ void sch_evict_excess(struct sched *s)
 		if (s->shortage > 0)
 			s->shortage--;
 	}
-	if (s->held == 0)
-		s->shortage = 0;
 }

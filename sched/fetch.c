@@ -109,15 +109,14 @@ static bool fetch_emit(struct sched *s, uint32_t fe, enum sched_action_kind kind
 }
 
 /* A reader waits for what is on its way as a prefetch: say it again, louder. */
-static int fetch_promote(struct sched *s, uint32_t fr, const struct blocks *want)
+static int fetch_promote(struct sched *s, uint32_t fr, const struct blocks *want, bool is_again)
 {
 	for (uint32_t fe = s->frames[fr].fetches; fe != SCH_NONE; fe = s->fetches[fe].frame_next) {
 		struct fetch *f = &s->fetches[fe];
 
-		if (!sch_blocks_any(want, f->b0, f->b1))
+		if (!sch_blocks_any(want, f->b0, f->b1) || (f->is_demand && !is_again))
 			continue;
-		if (!f->is_demand)
-			s->n_waiting++;
+		s->n_waiting += !f->is_demand;
 		f->is_demand = true;
 		if (!fetch_emit(s, fe, f->is_resolve ? SCHED_RESOLVE : SCHED_FETCH, s->now_ns))
 			return -ENOMEM;
@@ -125,11 +124,44 @@ static int fetch_promote(struct sched *s, uint32_t fr, const struct blocks *want
 	return 0;
 }
 
-/* Fetch what is missing of `want`. The caller made room for a frame if the page has none. */
-int sch_fetch_page(struct sched *s, uint32_t pg, struct blocks *want, bool is_demand, uint64_t deadline_ns)
+static uint32_t fetch_one(struct sched *s, uint32_t fr, uint32_t b0, uint32_t b1, bool is_demand, uint64_t deadline_ns)
+{
+	uint32_t fe = sch_fetch_add(s, fr, b0, b1, is_demand);
+
+	if (fe == SCH_NONE)
+		return SCH_NONE;
+	if (!fetch_emit(s, fe, SCHED_FETCH, deadline_ns)) {
+		sch_fetch_remove(s, fe);
+		return SCH_NONE;
+	}
+	if (!is_demand)
+		s->tokens -= s->fetches[fe].bytes;
+	return fe;
+}
+
+/* Blocks of `want` that are neither there nor on their way, bridged, inside the file. */
+static void fetch_missing(struct sched *s, uint32_t fr, const struct blocks *want, struct blocks *ret)
+{
+	const struct page *p = &s->pages[s->frames[fr].page];
+	uint32_t blocks = sch_chunk_blocks(s, p->file, p->chunk_no);
+
+	*ret = *want;
+	for (int w = 0; w < SCH_BLOCKS_MAX / 64; w++)
+		ret->w[w] &= ~(s->frames[fr].valid.w[w] | s->frames[fr].flight.w[w]);
+	fetch_bridge(s, &s->frames[fr], ret);
+	if (blocks < SCH_BLOCKS_MAX)
+		sch_blocks_clear(ret, blocks, SCH_BLOCKS_MAX - 1);
+}
+
+/*
+ * Fetch what is missing of `want`. The caller made room for a frame if the page has none. 0: all of it is there or on
+ * its way; -EAGAIN: some, no more fetches may be outstanding; -ENOMEM.
+ */
+int sch_fetch_page(struct sched *s, uint32_t pg, const struct blocks *want, enum fetch_for who, uint64_t deadline_ns)
 {
 	uint32_t fr = s->pages[pg].frame, b0, b1 = 0;
-	struct blocks missing = *want;
+	bool is_demand = who != FETCH_AHEAD;
+	struct blocks missing;
 	int err = 0;
 
 	if (fr == SCH_NONE)
@@ -137,21 +169,13 @@ int sch_fetch_page(struct sched *s, uint32_t pg, struct blocks *want, bool is_de
 	if (fr == SCH_NONE)
 		return -ENOMEM;
 	if (is_demand)
-		err = fetch_promote(s, fr, want);
-	for (int w = 0; w < SCH_BLOCKS_MAX / 64; w++)
-		missing.w[w] &= ~(s->frames[fr].valid.w[w] | s->frames[fr].flight.w[w]);
-	fetch_bridge(s, &s->frames[fr], &missing);
+		err = fetch_promote(s, fr, want, who == FETCH_AGAIN);
+	fetch_missing(s, fr, want, &missing);
 	for (uint32_t b = 0; !err && b < SCH_BLOCKS_MAX && sch_blocks_run(&missing, b, &b0, &b1); b = b1 + 1) {
-		uint32_t fe = sch_fetch_add(s, fr, b0, b1, is_demand);
-
-		if (fe != SCH_NONE && !fetch_emit(s, fe, SCHED_FETCH, deadline_ns)) {
-			sch_fetch_remove(s, fe);
-			fe = SCH_NONE;
-		}
-		if (fe == SCH_NONE)
+		if (!sch_fetch_may(s, is_demand, (b1 - b0 + 1) * s->block_bytes))
+			err = -EAGAIN;
+		else if (fetch_one(s, fr, b0, b1, is_demand, deadline_ns) == SCH_NONE)
 			err = -ENOMEM;
-		else if (!is_demand)
-			s->tokens -= s->fetches[fe].bytes;
 	}
 	if (s->frames[fr].fetches == SCH_NONE && sch_blocks_empty(&s->frames[fr].valid))
 		sch_frame_free(s, fr);
@@ -256,7 +280,7 @@ static int fetch_visit(struct sched *s, uint32_t p)
 	if (is_name)
 		return sch_fetch_resolve(s, pg, false, sch_when_deadline(s, p)) ? -ENOMEM : 1;
 	sch_fetch_wanted(s, pg, p, &want);
-	return sch_fetch_page(s, pg, &want, false, sch_when_deadline(s, p)) ? -ENOMEM : 1;
+	return sch_fetch_page(s, pg, &want, FETCH_AHEAD, sch_when_deadline(s, p)) ? -EAGAIN : 1;
 }
 
 void sch_fetch_run(struct sched *s, size_t max)

@@ -43,6 +43,11 @@ static void list_append(struct sched *s, struct list *l, uint32_t fr)
 	l->count++;
 }
 
+static uint32_t recent_max(const struct sched *s)
+{
+	return s->slots < 4 ? 1 : sch_min32(sch_max32(s->slots / 4, 2), 16);
+}
+
 /* Staying in a list keeps the place in it: the order is that of arrival. */
 void sch_frame_list(struct sched *s, uint32_t fr, enum frame_list list)
 {
@@ -55,6 +60,19 @@ void sch_frame_list(struct sched *s, uint32_t fr, enum frame_list list)
 	f->list = (uint8_t)list;
 	if (list != L_NONE)
 		list_append(s, &s->lists[list], fr);
+	if (list == L_RECENT && s->lists[L_RECENT].count > recent_max(s))
+		sch_frame_list(s, s->lists[L_RECENT].head, L_USED);
+}
+
+/* Was all that is valid read? Then it may go. */
+void sch_frame_seen(struct sched *s, uint32_t fr)
+{
+	struct frame *f = &s->frames[fr];
+	uint32_t b0, b1 = 0, last = 0;
+
+	for (uint32_t b = 0; sch_blocks_run(&f->valid, b, &b0, &b1); b = b1 + 1)
+		last = b1 + 1;
+	f->is_used = last > 0 && f->read_hi >= last;
 }
 
 /* ---- frames --------------------------------------------------------------------------------- */
@@ -236,11 +254,9 @@ static void frame_fill(struct sched *s, uint32_t fr, const struct fetch *f, uint
 
 	b1 = sch_min32(b1, f->b1);
 	sch_blocks_set(&to->valid, f->b0, b1);
-	if (is_ahead) {
+	if (is_ahead)
 		to->ahead_bytes += f->bytes;
-		if (!to->is_used)
-			to->read_hi = 0;
-	}
+	sch_frame_seen(s, fr);
 	sch_rate_landed(s, f->from_tier, f->bytes, s->now_ns - f->issued_ns);
 	if (!f->from_tier)
 		s->fetch_sizes += ((int64_t)f->bytes - (int64_t)s->fetch_sizes) / 16;

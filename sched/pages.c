@@ -153,7 +153,7 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 			list = L_STALE;
 		}
 	} else if (is_idle) {
-		list = f->is_used ? L_USED : L_AHEAD;
+		list = !f->is_used ? L_AHEAD : f->list == L_USED ? L_USED : L_RECENT;
 	}
 	if ((p->tree == T_ABSENT || p->tree == T_DISK) && (p->flags & PG_BAD))
 		p->tree = T_NONE;
@@ -179,23 +179,29 @@ void sch_page_restate(struct sched *s, uint32_t pg)
 		sch_tier_tree(s, pg);
 }
 
-/* Visits of a name that was looked up stood for the whole chunk: now they mean what their entries say. */
+/* Visits of a name that was looked up stood for the whole chunk: now they mean what their entries say, or nothing. */
 void sch_page_clip(struct sched *s, uint32_t pg)
 {
-	uint32_t p = s->pages[pg].next, file = s->pages[pg].file;
+	uint32_t p = s->pages[pg].next, file = s->pages[pg].file, next;
 
 	sch_page_untree(s, pg);
-	for (; p != SCH_NONE; p = s->pos.next[p]) {
+	for (; p != SCH_NONE; p = next) {
 		const struct stream *st = sch_position_stream(s, p);
 		struct span sp;
 
+		next = s->pos.next[p];
 		if (sch_position_is_done(s, p) || st->is_replaced)
 			continue;
 		sch_visit_span(s, st, st->visit_base + s->pos.visit[p], &sp);
-		if (sp.file != file || sp.n != 1 || sp.first != 0)
-			continue; /* past the end: one byte stands for it, it is skipped in its turn */
-		s->pos.b0[p] = (uint8_t)(sp.off / s->block_bytes);
-		s->pos.b1[p] = (uint8_t)((sp.end - 1) / s->block_bytes);
+		if (sp.file == file && sp.n == 1 && sp.first == 0) {
+			s->pos.b0[p] = (uint8_t)(sp.off / s->block_bytes);
+			s->pos.b1[p] = (uint8_t)((sp.end - 1) / s->block_bytes);
+			continue;
+		}
+		sch_position_stream(s, p)->n_missing++; /* past the end */
+		sch_position_done(s, p);
+		if (!s->pages[pg].is_live)
+			return;
 	}
 	sch_page_restate(s, pg);
 }

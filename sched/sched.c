@@ -214,7 +214,6 @@ static void read_frame(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1)
 {
 	struct page *p = &s->pages[pg];
 	struct frame *f;
-	uint32_t run0, run1 = 0, last = 0;
 
 	p->seen = s->access_clock;
 	if (p->frame == SCH_NONE)
@@ -225,13 +224,9 @@ static void read_frame(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1)
 	s->useful_bytes += f->ahead_bytes;
 	f->ahead_bytes = 0;
 	f->read_hi = (uint16_t)sch_max32(f->read_hi, b1 + 1);
-	for (uint32_t b = 0; sch_blocks_run(&f->valid, b, &run0, &run1); b = run1 + 1)
-		last = run1 + 1;
-	if (f->read_hi < last || sch_blocks_empty(&f->valid))
-		return;
-	f->is_used = true;
+	sch_frame_seen(s, p->frame);
 	if (f->list == L_USED)
-		sch_frame_list(s, p->frame, L_NONE); /* to the end of the list */
+		sch_frame_list(s, p->frame, L_NONE); /* among the recent ones again */
 	sch_page_restate(s, pg);
 }
 
@@ -375,7 +370,7 @@ void sched_fetched(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t o
 void sched_shortage(struct sched *s, uint32_t n, uint64_t now_ns)
 {
 	sch_clock(s, now_ns);
-	s->shortage = (uint32_t)sch_min64((uint64_t)s->shortage + n, s->slots);
+	s->shortage = sch_max32(s->shortage, sch_min32(n, s->slots)); /* a state, not a sum: it is said again */
 }
 
 void sched_dropped(struct sched *s, uint32_t file, uint64_t chunk_no)

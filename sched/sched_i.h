@@ -18,7 +18,7 @@
  *   T_DISK   --fetch--> T_FLIGHT
  *
  * The tree of the state has a bit at page.next. A resident page without a next visit is in a list of
- * frames instead: L_USED (read), L_AHEAD (fetched, not read yet), L_STALE (its next visit wants blocks
+ * frames instead: L_RECENT (read just now: a read over two chunks may still need it), then L_USED (read), L_AHEAD (fetched, not read yet), L_STALE (its next visit wants blocks
  * that are not there).
  *
  * Invariants
@@ -210,7 +210,7 @@ struct page { /* 40 B */
 
 /* ---- frames and fetches ------------------------------------------------------------------ */
 
-enum frame_list { L_USED, L_AHEAD, L_STALE, L_COUNT, L_NONE = L_COUNT };
+enum frame_list { L_USED, L_RECENT, L_AHEAD, L_STALE, L_COUNT, L_NONE = L_COUNT };
 
 struct frame {
 	struct blocks valid, flight;
@@ -451,13 +451,15 @@ bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position);
 bool sch_evict_frame(struct sched *s, uint32_t fr);
 void sch_evict_excess(struct sched *s);
 uint32_t sch_reserve(const struct sched *s);
+void sch_frame_seen(struct sched *s, uint32_t fr); /* if all that is valid was read, it is used */
 
 /* demand.c */
 void sch_demand_add(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t b0, uint32_t b1, bool is_again);
 void sch_demand_run(struct sched *s, size_t max);
 
 /* fetch.c */
-int sch_fetch_page(struct sched *s, uint32_t pg, struct blocks *want, bool is_demand, uint64_t deadline_ns);
+enum fetch_for { FETCH_AHEAD, FETCH_DEMAND, FETCH_AGAIN /* said again, although it is on its way as demand */ };
+int sch_fetch_page(struct sched *s, uint32_t pg, const struct blocks *want, enum fetch_for who, uint64_t deadline_ns);
 void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *want);
 void sch_fetch_run(struct sched *s, size_t max);
 bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes);

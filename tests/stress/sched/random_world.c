@@ -287,8 +287,13 @@ static int finish(struct play *p)
 		struct reader *r = &p->readers[i];
 
 		if (r->is_waiting && !world_read(&p->w, r->file, r->off, r->len, i + 1)) {
-			fprintf(stderr, "reader %u waits for ever: file %u %" PRIu64 "+%" PRIu64 "\n", i, r->file,
+			fprintf(stderr, "reader %u waits for ever (%u slots, %u here, %u pins, %u in flight): file %u %" PRIu64 "+%" PRIu64 "\n", i,
+				p->w.slots, world_resident_pages(&p->w), p->n_pins, p->w.n_fetches, r->file,
 				r->off, r->len);
+			for (uint32_t k = p->w.n_log > 12 ? p->w.n_log - 12 : 0; k < p->w.n_log; k++)
+				fprintf(stderr, "  action %d file %u chunk %" PRIu64 " %u+%u demand %d err %d\n",
+					(int)p->w.log[k].kind, p->w.log[k].file, p->w.log[k].chunk_no, p->w.log[k].off,
+					p->w.log[k].len, p->w.log[k].is_demand, p->w.log[k].err);
 			return 1;
 		}
 	}

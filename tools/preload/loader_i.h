@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tools/preload/loader_i.h - the loader's inside, shared by loader.c (API, life cycle), pack.c (entries to batches),
+ * tools/preload/loader_i.h - the loader's inside, shared by loader.c (API, life cycle), open.c, pack.c (entries to batches),
  * fill.c (worker threads), device.c (CUDA side of a slot) and hints.c (control file).
  *
  * Path of a sample:  entry -> look (its file is queued for opening) -> open (worker) -> pack (placed in a slot)
@@ -166,8 +166,13 @@ struct hintfs_loader {
 	char reason[256];	    /* guarded by lock */
 };
 
-/* error.c part of loader.c: this thread's last error */
+/* loader.c: set this thread's last error and return err */
 int loader_error(int err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* open.c: check and complete the options; how many files at once; mount, order, slot size and ring. Half-built on failure */
+int open_opts(const struct hintfs_opts *given, struct hintfs_opts *o);
+uint32_t open_files_limit(uint32_t asked);
+int open_build(struct hintfs_loader *l);
 
 /* pack.c; all REQUIRE lock */
 void pack_begin(struct hintfs_loader *l, uint64_t first, uint64_t end);

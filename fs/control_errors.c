@@ -83,6 +83,7 @@ void control_errors_add(struct control_errors *r, const struct control_error *wh
 {
 	char *text = format(what), *old;
 
+	hfs_log_limited(HFS_LOG_WARNING, "control line rejected: %.*s", text ? (int)strcspn(text, "\n") : 0, text ? text : "");
 	hfs_mutex_lock(&r->lock);
 	old = r->text[r->next];
 	r->text[r->next] = text;
@@ -90,7 +91,6 @@ void control_errors_add(struct control_errors *r, const struct control_error *wh
 	r->total++;
 	hfs_mutex_unlock(&r->lock);
 	free(old);
-	hfs_log_limited(HFS_LOG_WARNING, "control line rejected: %s", text ? text : "(out of memory)");
 }
 
 void control_errors_clear(struct control_errors *r)

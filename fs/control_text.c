@@ -187,7 +187,7 @@ static void print_more(struct control *c, const struct figures *f, FILE *out)
 
 	fprintf(out, "chunk_bytes " U64 "memory_bytes " U64 "prefetch %s\n", c->h->opts.chunk_bytes, c->h->opts.memory_bytes,
 		prefetch[engine_prefetch_get(c->h->engine)]);
-	fprintf(out, "slots_ready %u\nhit_bytes " U64 "miss_reads " U64 "parked_reads " U64 "short_reads " U64 "retries " U64,
+	fprintf(out, "slots_ready %u\nhit_bytes " U64 "miss_reads " U64 "parked_reads_total " U64 "short_reads " U64 "retries " U64,
 		ca->slots_ready, ca->hit_bytes, ca->miss_reads, ca->parked_reads, ca->short_reads, ca->retries);
 	fprintf(out, "oldest_fetch_s %.3f\norigin_threads %u\norigin_threads_busy %u\ndescriptors %u\nfiles " U64,
 		(double)ca->oldest_fetch_ns / 1e9, ca->threads, ca->threads_busy, ca->fds, ca->files);

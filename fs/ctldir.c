@@ -119,20 +119,30 @@ static int make_parents(const char *dir, mode_t mode)
 	return r;
 }
 
-/* 0: made or there; 1: it was there. */
+/* What hintfs makes carries the sticky bit, so that the daemon after one that was killed knows whose it is. */
+static bool is_marked(const struct stat *st)
+{
+	mode_t mode = st->st_mode & 07777;
+
+	return st->st_uid == geteuid() && (mode == (S_ISVTX | 0755) || mode == (S_ISVTX | 0700));
+}
+
+/* 0: ours, made now or by an earlier daemon; 1: somebody else made it. */
 static int make(const char *dir, bool is_shared)
 {
-	mode_t old = umask(0), mode = is_shared ? 0755 : 0700;
+	mode_t old = umask(0);
 	struct stat st;
-	int r = 0;
+	int r = mkdir(dir, S_ISVTX | (is_shared ? 0755 : 0700)) < 0 ? -errno : 0;
 
-	if (mkdir(dir, mode) < 0)
-		r = errno == EEXIST ? 1 : -errno;
 	umask(old);
+	if (r != -EEXIST)
+		return r;
+	if (lstat(dir, &st) < 0)
+		return -errno;
 	/* A symlink there could be anybody's. */
-	if (r == 1 && lstat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
-		r = -ENOTDIR;
-	return r;
+	if (!S_ISDIR(st.st_mode))
+		return -ENOTDIR;
+	return is_marked(&st) ? 0 : 1;
 }
 
 /* The directory above, exclusively; who waits longer than wait_ms goes without. -1: no lock. */
@@ -199,16 +209,6 @@ static int clear(const char *dir, FILE *err)
 	return r;
 }
 
-/* A directory that the default rule names was made by a hintfs, this one or one that was killed. */
-static bool is_default_place(const char *dir)
-{
-	char base[64];
-	const char *user = getuid() == 0 ? ROOT_BASE : user_base(base, sizeof(base));
-	size_t n = user ? strlen(user) : 0;
-
-	return n > 0 && strncmp(dir, user, n) == 0 && strncmp(dir + n, "/hintfs/", 8) == 0 && !strchr(dir + n + 8, '/');
-}
-
 int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_lock, FILE *err)
 {
 	int lock, r = clear(dir, err);
@@ -225,7 +225,7 @@ int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_
 			close(lock);
 		return r;
 	}
-	*ret_is_made = r == 0 || is_default_place(dir);
+	*ret_is_made = r == 0;
 	*ret_lock = lock;
 	return 0;
 }

@@ -264,31 +264,27 @@ void life_failed(int fd, int exit_code)
 
 /* ---- the end --------------------------------------------------------------------------------------------- */
 
-static void note(const char *path, unsigned *ret_minor)
-{
-	struct mountinfo m;
-
-	if (path && mountinfo_find(path, &m) == 0 && mountinfo_is_ours(&m) && m.major == 0)
-		*ret_minor = m.minor;
-}
-
 void life_mounts_note(struct life_mounts *m)
 {
-	note(m->mountpoint, &m->mount_minor);
-	note(m->ctl_dir, &m->ctl_minor);
+	m->mount_minor = m->mountpoint ? mountinfo_minor(m->mountpoint) : 0;
+	m->ctl_minor = m->ctl_dir ? mountinfo_minor(m->ctl_dir) : 0;
 }
 
-/* Only a mount of this daemon's, which its device number tells from one that came later to the same place. */
-static void take_away(const char *path, unsigned minor)
+static void take_away(const char *path, unsigned minor, bool is_dead_only)
 {
 	struct mountinfo m;
 	int r;
 
-	if (!path || minor == 0 || mountinfo_find(path, &m) < 0 || m.minor != minor || !mountinfo_is_ours(&m))
+	if (!path || minor == 0 || mountinfo_minor(path) != minor)
 		return;
-	/* Both: the abort frees users of a mount that is still held, the detach takes its name. */
+	/* The number alone is no proof once the mount is gone. */
+	if (is_dead_only && mountinfo_state(path, &m) != MOUNTINFO_DEAD)
+		return;
+	/* First the abort, which frees users of a mount that is held: after the detach the number may be another's. */
+	if (!is_dead_only && (r = mountinfo_abort(minor)) < 0 && r != -ENOENT)
+		hfs_log(HFS_LOG_WARNING, "%s: connection can't be aborted (%s); its users may wait on", path, strerror(-r));
 	r = mountinfo_detach(path);
-	if (mountinfo_abort(minor) < 0 && r < 0)
+	if (r < 0)
 		hfs_log(HFS_LOG_ERROR, "%s: still mounted, can't be detached (%s); umount -l it", path, strerror(-r));
 }
 
@@ -310,18 +306,18 @@ static void close_fuse_devices(void)
 	closedir(d);
 }
 
-void life_clean(const struct life_mounts *m)
+void life_clean(const struct life_mounts *m, bool is_stopped)
 {
-	take_away(m->ctl_dir, m->ctl_minor);
-	take_away(m->mountpoint, m->mount_minor);
-	close_fuse_devices();
+	take_away(m->ctl_dir, m->ctl_minor, is_stopped);
+	take_away(m->mountpoint, m->mount_minor, is_stopped);
 	if (m->is_ctl_dir_ours && m->ctl_dir)
 		ctldir_remove(m->ctl_dir);
 }
 
-void life_leave(const struct life_mounts *m, int exit_code)
+void life_leave(const struct life_mounts *m, bool is_stopped, int exit_code)
 {
-	life_clean(m);
+	close_fuse_devices();
+	life_clean(m, is_stopped);
 	_exit(exit_code);
 }
 
@@ -353,7 +349,7 @@ static void *guard_main(void *arg)
 		    (si.ssi_signo == SIGTERM || si.ssi_signo == SIGINT))
 			break;
 	}
-	life_leave(g.mounts, HFS_EXIT_OK);
+	life_leave(g.mounts, false, HFS_EXIT_OK);
 }
 
 int life_guard(struct life *l, const struct life_mounts *m, unsigned timeout_ms)

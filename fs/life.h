@@ -63,11 +63,14 @@ struct life_mounts {
 
 /* Note which connections are ours, after they were mounted. */
 void life_mounts_note(struct life_mounts *m);
-/* From here the process ends after timeout_ms, or at a second SIGTERM or SIGINT, with life_leave(m, 0). 0 or negative errno. */
+/* From here the process ends after timeout_ms, or at a second SIGTERM or SIGINT, with life_leave(m, false, 0). 0 or negative errno. */
 HFS_MUST_CHECK int life_guard(struct life *l, const struct life_mounts *m, unsigned timeout_ms);
-/* Take away what is still mounted, close all FUSE devices (threads that hang in the origin would keep them). */
-void life_clean(const struct life_mounts *m);
-/* The same, and _exit. */
-__attribute__((noreturn)) void life_leave(const struct life_mounts *m, int exit_code);
+/*
+ * Take away what is left of our mounts, and the control directory. is_stopped: both sessions unmounted in an orderly way, so what
+ * answers at the same place is the next daemon's, and only dead mounts go.
+ */
+void life_clean(const struct life_mounts *m, bool is_stopped);
+/* The same; closes all FUSE devices, which threads that hang in the origin would keep; _exit. */
+__attribute__((noreturn)) void life_leave(const struct life_mounts *m, bool is_stopped, int exit_code);
 
 #endif

@@ -282,7 +282,7 @@ __attribute__((noreturn)) static void down(struct run *run, int exit_code)
 
 	drop_lock(run);
 	if (r < 0) /* without a guard nothing may be waited for */
-		life_leave(&run->mounts, exit_code);
+		life_leave(&run->mounts, false, exit_code);
 	atomic_store(&h->is_stopping, true);
 	if (h->data)
 		data_session_stop(h->data);
@@ -304,8 +304,8 @@ __attribute__((noreturn)) static void down(struct run *run, int exit_code)
 	if (exit_code == HFS_EXIT_OK) /* else the one line that matters was said */
 		hfs_log(HFS_LOG_INFO, "%s: ended%s", h->opts.mountpoint, is_quiet ? "" : " (calls to the origin are left hanging)");
 	if (!is_quiet)
-		life_leave(&run->mounts, exit_code);
-	life_clean(&run->mounts);
+		life_leave(&run->mounts, true, exit_code);
+	life_clean(&run->mounts, true);
 	exit(exit_code); /* so that leak checkers have their say; the guard still watches */
 }
 
@@ -369,7 +369,7 @@ int main(int argc, char **argv)
 		if (pid < 0) {
 			fprintf(stderr, "hintfs: no process can be started: %s\n", strerror((int)-pid));
 			drop_lock(run);
-			life_clean(&run->mounts);
+			life_clean(&run->mounts, true);
 		}
 		if (pid != 0)
 			return pid < 0 ? HFS_EXIT_SYSTEM : life_parent(pid, run->ready_fd, run->h.opts.mountpoint, stderr);

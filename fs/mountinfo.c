@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,6 +119,27 @@ enum mountinfo_state mountinfo_state(const char *path, struct mountinfo *ret)
 	default:
 		return MOUNTINFO_ALIVE;
 	}
+}
+
+unsigned mountinfo_minor(const char *path)
+{
+	struct mountinfo m;
+
+	return mountinfo_find(path, &m) == 0 && mountinfo_is_ours(&m) && m.major == 0 ? m.minor : 0;
+}
+
+bool mountinfo_is_held(const char *path, unsigned minor, int fuse_fd)
+{
+	struct pollfd p = { .fd = fuse_fd, .events = POLLIN };
+	struct mountinfo m;
+
+	if (minor == 0 || mountinfo_minor(path) != minor)
+		return false;
+	/* Connected: our number can't be anybody else's. */
+	if (poll(&p, 1, 0) >= 0 && !(p.revents & (POLLERR | POLLNVAL)))
+		return true;
+	/* Not connected: aborted, and a dead mount is left; or unmounted, and what answers there is another's. */
+	return mountinfo_state(path, &m) == MOUNTINFO_DEAD;
 }
 
 static int detach_by_helper(const char *path)

@@ -257,6 +257,15 @@ def test_control_directory_in_use(commands, source):
     second.ctl = second.path + "-other"
 
 
+def test_control_directory_of_somebody_else_stays(hintfs):
+    os.mkdir(hintfs.ctl)
+    hintfs.up()
+    procs.run(["umount", hintfs.path], check=True)
+    procs.until(lambda: not hintfs.pids(), 5, "end")
+    assert os.listdir(hintfs.ctl) == []
+    os.rmdir(hintfs.ctl)
+
+
 def test_two_on_one_source_and_files_below(commands, source):
     first, second = commands(source), commands(source)
     open(os.path.join(first.path, "hidden"), "w").close()
@@ -283,8 +292,6 @@ def test_killed_and_mounted_again(hintfs):
     procs.run(["cat", os.path.join(hintfs.path, "a")], check=True)
     assert len([r for r in mounts.table() if r[0] in (hintfs.path, hintfs.ctl)]) == 2
     procs.run(["umount", hintfs.path], check=True)
-    procs.until(lambda: not hintfs.pids(), 5, "end")
-    os.rmdir(hintfs.ctl)  # made by a daemon that was killed: the next one could not know whose it was
     hintfs.assert_ended()
 
 

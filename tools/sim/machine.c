@@ -162,6 +162,15 @@ static void budget_check(struct sim *m, uint32_t file, uint64_t chunk_no)
 
 /* ---- actions ---------------------------------------------------------------------------------------------- */
 
+/* A demand for what is on its way already: pulled forward, nothing else. */
+static bool is_joined(const struct frame *f, uint32_t b0, uint32_t b1)
+{
+	for (uint32_t b = b0; b <= b1; b++)
+		if (!sim_bits_any(&f->flight, b, b))
+			return false;
+	return true;
+}
+
 static void act_fetch(struct sim *m, const struct sched_action *a)
 {
 	uint32_t page = sim_page(m, a->file, a->chunk_no), bb = m->visits.block_bytes, fr;
@@ -175,6 +184,10 @@ static void act_fetch(struct sim *m, const struct sched_action *a)
 	fr = sim_frame_get(m, page);
 	if (fr == SIM_NONE)
 		return;
+	if (a->is_demand)
+		sim_fetch_promote(m, page, b0, b1);
+	if (is_joined(&m->frames[fr], b0, b1))
+		return; /* the answer to what is under way is the answer to this */
 	if (sim_bits_any(&m->frames[fr].flight, b0, b1))
 		sim_breach(m, "fetch of blocks in flight", a->file, a->chunk_no);
 	sim_bits_set(&m->frames[fr].flight, b0, b1);
@@ -212,7 +225,9 @@ static void act_resolve(struct sim *m, const struct sched_action *a)
 	data.is_demand = a->is_demand;
 	data.from_tier = false;
 	if (!m->is_resolved[a->file]) {
-		sim_fetch_add(m, &data, true);
+		if (!m->is_resolving[a->file])
+			sim_fetch_add(m, &data, true);
+		m->is_resolving[a->file] = 1;
 		return;
 	}
 	m->ops->resolved(m->policy, a->file, f->is_missing ? -ENOENT : 0, f->size_bytes);
@@ -343,9 +358,10 @@ static int machine_init(struct sim *m)
 	m->rng.state = m->cfg.seed;
 	m->pages = calloc((size_t)n + 1, sizeof(*m->pages));
 	m->is_resolved = calloc((size_t)m->work->n_files + 1, 1);
+	m->is_resolving = calloc((size_t)m->work->n_files + 1, 1);
 	m->res->n_epochs = m->work->ranks[0].n_epochs;
 	m->res->epochs = calloc(m->res->n_epochs + 1, sizeof(*m->res->epochs));
-	if (!m->pages || !m->is_resolved || !m->res->epochs)
+	if (!m->pages || !m->is_resolved || !m->is_resolving || !m->res->epochs)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++)
 		m->pages[i].frame = m->pages[i].waiters = SIM_NONE;
@@ -389,6 +405,7 @@ out:
 	free(m->fetches);
 	free(m->queue);
 	free(m->is_resolved);
+	free(m->is_resolving);
 	free(m);
 	if (rc)
 		sim_result_finish(res);

@@ -190,7 +190,8 @@ static void resolve_done(struct sim *m, const struct fetch *f)
 	int err = file->is_missing ? -ENOENT : 0;
 	bool is_small = !err && file->size_bytes <= m->work->chunk_bytes;
 
-	m->is_resolved[f->file] = true;
+	m->is_resolved[f->file] = 1;
+	m->is_resolving[f->file] = 0;
 	m->ops->resolved(m->policy, f->file, err, file->size_bytes);
 	if (!is_small)
 		return;

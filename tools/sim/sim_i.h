@@ -145,7 +145,7 @@ struct sim {
 	uint32_t n_queue, cap_queue, n_started;
 	uint64_t link_free_ns, disk_free_ns;
 	uint32_t tier_pages;
-	uint8_t *is_resolved; /* [file] */
+	uint8_t *is_resolved, *is_resolving; /* [file] */
 
 	struct worker *workers;
 	uint32_t n_workers;

@@ -405,7 +405,7 @@ void control_req_end(struct control *c, struct control_req *r, ssize_t result, c
 	r->i.wait = NULL;
 	r->done(r, result, data);
 	free(own);
-	free(wait);
+	control_wait_free(wait);
 	hfs_mutex_lock(&c->lock);
 	c->n_jobs--;
 	hfs_cond_broadcast(&c->cond);

@@ -177,14 +177,17 @@ struct ingest_line {
 	size_t len;
 	size_t start;
 	struct parse_error e;
+	bool is_run_error; /* e is about an entry that was collected before: of the line below */
+	size_t run_start;
+	uint64_t run_line_no;
 };
 
 int ingest_fail(struct ingest_line *l, int err, size_t column, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 char *ingest_scratch(struct ingest *in, unsigned which);
 /* The line is good: the list it starts is begun. */
 void ingest_accept(struct ingest_line *l);
-/* Append what is collected. On failure l describes the line that did not fit: *ret_start, *ret_line_no. */
-int ingest_run_flush(struct ingest_line *l, size_t *ret_start, uint64_t *ret_line_no);
+/* Append what is collected. On failure l says which line's entry did not fit (is_run_error). */
+int ingest_run_flush(struct ingest_line *l);
 int ingest_run_push(struct ingest_line *l, uint32_t name, uint64_t off_bytes, uint64_t len_bytes);
 void ingest_put_later(struct ingest_line *l, uint32_t name);
 
@@ -233,6 +236,7 @@ void control_print_metrics(struct control *c, FILE *out);
 
 /* control_wait.c */
 void control_wait_write(struct control_file *f, const char *data, size_t len, struct control_req *r);
+void control_wait_free(void *wait); /* what a request kept for the engine; NULL is fine */
 /* 0: nothing new. */
 size_t control_record_read(struct control_file *f, char *buf, size_t cap);
 

@@ -93,7 +93,7 @@ static void give_names_back(struct control_file *f)
 	in->n_puts = 0;
 }
 
-int ingest_run_flush(struct ingest_line *l, size_t *ret_start, uint64_t *ret_line_no)
+int ingest_run_flush(struct ingest_line *l)
 {
 	struct control_file *f = l->f;
 	struct ingest *in = f->in;
@@ -106,22 +106,14 @@ int ingest_run_flush(struct ingest_line *l, size_t *ret_start, uint64_t *ret_lin
 	give_names_back(f);
 	if (taken == n)
 		return 0;
-	*ret_start = in->run_start[taken > 0 ? taken : 0];
-	*ret_line_no = in->run_line[taken > 0 ? taken : 0];
+	l->is_run_error = true;
+	l->run_start = in->run_start[taken > 0 ? taken : 0];
+	l->run_line_no = in->run_line[taken > 0 ? taken : 0];
 	if (taken >= 0 || taken == -ENOSPC)
 		return ingest_fail(l, -ENOSPC, 1,
 				   "the stream is full: it holds as many entries as it may (16 Mi by default); @cancel it, write the next "
 				   "epochs later, or use @repeat");
 	return ingest_fail(l, (int)taken, 1, "the entry was not taken: %s", strerror(-(int)taken));
-}
-
-/* While a line is worked off its run is flushed when full; an error then is this line's own. */
-static int flush_in_line(struct ingest_line *l)
-{
-	size_t start;
-	uint64_t line_no;
-
-	return ingest_run_flush(l, &start, &line_no);
 }
 
 int ingest_run_push(struct ingest_line *l, uint32_t name, uint64_t off_bytes, uint64_t len_bytes)
@@ -130,7 +122,7 @@ int ingest_run_push(struct ingest_line *l, uint32_t name, uint64_t off_bytes, ui
 	uint32_t i;
 
 	if (in->n_run == RUN_MAX || in->n_puts >= 2 * RUN_MAX)
-		HFS_TRY(flush_in_line(l));
+		HFS_TRY(ingest_run_flush(l));
 	i = in->n_run++;
 	in->run[i] = (struct sched_entry){.file = name, .off_bytes = off_bytes, .len_bytes = len_bytes};
 	in->run_start[i] = (uint32_t)l->start;
@@ -157,7 +149,7 @@ static int apply_mark(struct ingest_line *l, const struct parse_line *p)
 
 	if (mark == SCHED_MARK_DONE && atomic_load(&s->has_batches))
 		mark = SCHED_MARK_DONE_BATCH;
-	HFS_TRY(flush_in_line(l));
+	HFS_TRY(ingest_run_flush(l));
 	ingest_accept(l);
 	rc = engine_stream_mark(l->f->c->h->engine, s->engine_id, mark, p->value);
 	if (rc == -EINVAL)
@@ -173,7 +165,7 @@ static int apply_cancel(struct ingest_line *l)
 {
 	struct control_stream *s = l->f->stream;
 
-	HFS_TRY(flush_in_line(l));
+	HFS_TRY(ingest_run_flush(l));
 	ingest_accept(l);
 	engine_stream_cancel(l->f->c->h->engine, s->engine_id);
 	atomic_store(&s->has_batches, false);
@@ -234,20 +226,23 @@ static void reject(struct ingest_line *l, uint64_t line_no, const char *text, si
 								  .e = &l->e});
 }
 
-/* What the good lines before left in the run; the text of a line that did not fit is looked up in the write. */
-static int flush_end(struct ingest_line *l, const char *data, size_t len, size_t *ret_start)
+/* As reject(), for the line that e is about: the one under way, or one whose entry waited in the run. data: the write, or NULL. */
+static size_t reject_line(struct ingest_line *l, const char *data, size_t len)
 {
-	uint64_t line_no;
-	int rc = ingest_run_flush(l, ret_start, &line_no);
+	const char *text = l->text, *lf;
+	size_t rest = l->len;
 
-	if (rc < 0) {
-		const char *text = data ? data + *ret_start : l->text;
-		size_t rest = data ? len - *ret_start : l->len;
-		const char *lf = memchr(text, '\n', rest);
-
-		reject(l, line_no, text, lf ? (size_t)(lf - text) : rest);
+	if (!l->is_run_error) {
+		reject(l, l->f->in->split.line_no, text, rest);
+		return l->start;
 	}
-	return rc;
+	if (data) {
+		text = data + l->run_start;
+		rest = len - l->run_start;
+	}
+	lf = memchr(text, '\n', rest);
+	reject(l, l->run_line_no, text, lf ? (size_t)(lf - text) : rest);
+	return l->run_start;
 }
 
 static int check_state(struct control_file *f)
@@ -293,12 +288,16 @@ static ssize_t ingest_data(struct control_file *f, const char *data, size_t len,
 		l.text = data + l.start;
 		l.len = len - l.start;
 	}
-	bad = l.start;
-	struct ingest_line end = {.f = f, .r = r, .start = l.start};
-	if (flush_end(&end, data, len, &bad) < 0) {
-		rc = end.e.err;
-	} else if (rc < 0) {
-		reject(&l, in->split.line_no, l.text, l.len);
+	if (!l.is_run_error) {
+		struct ingest_line end = l; /* what the good lines before left in the run; an error of theirs comes first */
+
+		if (ingest_run_flush(&end) < 0) {
+			l = end;
+			rc = l.e.err;
+		}
+	}
+	if (rc < 0) {
+		bad = reject_line(&l, data, len);
 	} else {
 		in->has_tail_of = in->split.tail_len > 0 && !in->split.is_tail_out;
 		in->tail_tid = r ? r->tid : 0;
@@ -312,7 +311,6 @@ static int ingest_last(struct control_file *f, struct control_req *r)
 {
 	struct ingest_line l = {.f = f, .r = r};
 	struct ingest *in = f->in;
-	size_t start;
 	int rc = check_state(f);
 
 	in->has_tail_of = false;
@@ -321,9 +319,11 @@ static int ingest_last(struct control_file *f, struct control_req *r)
 		return rc;
 	}
 	rc = apply_line(&l);
-	if (rc < 0)
-		reject(&l, in->split.line_no, l.text, l.len);
-	else if ((rc = flush_end(&l, NULL, 0, &start)) == 0) {
+	if (rc == 0)
+		rc = ingest_run_flush(&l);
+	if (rc < 0) {
+		(void)reject_line(&l, NULL, 0);
+	} else {
 		atomic_fetch_add(&f->stream->accepted_lines, 1);
 		atomic_fetch_add(&f->c->lines, 1);
 	}

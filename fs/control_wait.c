@@ -103,7 +103,18 @@ static void log_error(struct control *c, struct wait_line *w, pid_t tid)
 struct wait_done {
 	struct control *c;
 	uint64_t id;
+	uint32_t name; /* a reference, so that the engine does not forget a name that only a wait knows */
+	bool has_name;
 };
+
+void control_wait_free(void *wait)
+{
+	struct wait_done *d = wait;
+
+	if (d && d->has_name)
+		engine_name_put(d->c->h->engine, d->name);
+	free(d);
+}
 
 static void log_late_error(struct control *c, struct control_req *r, int err)
 {
@@ -128,7 +139,7 @@ static void wait_done(void *arg, int err)
 	}
 	hfs_mutex_unlock(&c->lock);
 	if (!r) {
-		free(d);
+		control_wait_free(d);
 		return;
 	}
 	if (err < 0 && err != -EINTR && err != -ESHUTDOWN)
@@ -140,7 +151,6 @@ static void wait_done(void *arg, int err)
 static int ask_engine(struct control *c, struct wait_line *w, struct wait_done *d, uint64_t *ret_token)
 {
 	struct control_stream *s;
-	uint32_t name;
 	int rc;
 
 	if (w->is_batch) {
@@ -149,10 +159,9 @@ static int ask_engine(struct control *c, struct wait_line *w, struct wait_done *
 		control_stream_put(c, s);
 		return rc;
 	}
-	HFS_TRY(engine_name_get(c->h->engine, w->path, w->path_len, &name));
-	rc = engine_wait_file(c->h->engine, name, wait_done, d, ret_token);
-	engine_name_put(c->h->engine, name);
-	return rc;
+	HFS_TRY(engine_name_get(c->h->engine, w->path, w->path_len, &d->name));
+	d->has_name = true;
+	return engine_wait_file(c->h->engine, d->name, wait_done, d, ret_token);
 }
 
 /* Note the token so that an interrupt can withdraw the wait; one that came before is dealt with here. */

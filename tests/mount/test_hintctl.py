@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hintctl on live mounts: what it prints is what the daemon says, its advice is right, a hung mount is no trap for it."""
+import json
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+
+from lib import env, procs
+
+
+def ctl(*args, timeout=20, stdin=None, **more):
+    more.setdefault("env", dict(os.environ))
+    return procs.run([env.binary("tools", "hintctl"), *args], timeout=timeout, stdin=stdin, **more)
+
+
+@pytest.fixture
+def origin(tmp):
+    root = os.path.join(tmp, "origin dir")
+    os.makedirs(os.path.join(root, "a"))
+    for i in range(20):
+        with open(os.path.join(root, "a", f"f{i:02}"), "wb") as f:
+            f.write(b"x" * 10000)
+    return root
+
+
+@pytest.fixture
+def hfs(mount, origin):
+    return mount(origin)
+
+
+def test_help_teaches_and_mistakes_are_met():
+    text = ctl("--help").ok().text
+    for verb in ("list", "status", "order", "umount"):
+        assert f"hintctl {verb}" in text
+    assert "HINTFS_CTL" in text
+    assert ctl("status", "--help").ok().text.startswith("usage: hintctl status")
+    for args, said in ((["statsu"], b"did you mean status?"), (["warm"], b"not in this version"), (["--bogus"], b"--help"),
+                       (["status", "a", "b"], b"usage: hintctl status"), (["order"], b"FILE"), ([], b"usage")):
+        result = ctl(*args)
+        assert result.rc == 2 and said in result.err, (args, result.rc, result.err)
+
+
+def test_list_shows_the_data_mounts_only(hfs, origin):
+    lines = ctl("list").ok().text.splitlines()
+    mine = [line for line in lines if hfs.path in line]
+    assert len(mine) == 1 and origin in mine[0] and " up " in mine[0]
+    assert not any(hfs.ctl in line for line in lines)
+
+
+def test_status_json_has_the_same_keys(hfs):
+    hfs.order("a/f01\na/f02\n").ok()
+    hfs.order("a/f03\n", stream="rank 0").ok()
+    plain = hfs.status()
+    found = json.loads(ctl("status", hfs.path, "--json").ok().out)
+    assert [k for k in plain if not k.startswith("stream.")] == [k for k in found if k != "stream"]
+    assert found["source"] == plain["source"] and found["mountpoint"] == hfs.path
+    streams = {s["name"]: s for s in found["stream"]}
+    assert set(streams) == {"default", "rank 0"} and streams["default"]["entries"] == 2 and streams["rank 0"]["entries"] == 1
+    assert isinstance(found["rss_bytes"], int) and isinstance(found["uptime_s"], float)
+
+
+def test_status_table(hfs):
+    text = ctl("status", hfs.path).ok().text
+    for word in ("origin", "readers", "prefetch", "memory", "MiB", "STREAM", "default"):
+        assert word in text
+
+
+def test_mountpoint_may_be_left_out_when_there_is_one(hfs, mount, origin):
+    ctl("status").ok()
+    ctl("status", ".", cwd=hfs.path).ok()
+    mount(origin)
+    result = ctl("status")
+    assert result.rc == 1 and b"several" in result.err
+    result = ctl("status", "/tmp")
+    assert result.rc == 1 and b"not the mountpoint" in result.err
+
+
+def test_hintfs_ctl_overrides(hfs):
+    result = ctl("status", hfs.path, env={**os.environ, "HINTFS_CTL": "/nonexistent"})
+    assert result.rc == 1 and b"no control files" in result.err
+    ctl("status", hfs.path, env={**os.environ, "HINTFS_CTL": hfs.ctl}).ok()
+
+
+def pending(hfs, name="order"):
+    return procs.run(["cat", os.path.join(hfs.ctl, name)], timeout=10, check=True).text.split()
+
+
+def test_order_from_file_and_stdin(hfs, tmp):
+    path = os.path.join(tmp, "order")
+    with open(path, "w") as f:
+        f.writelines(f"a/f{i % 20:02}\n" for i in range(500))
+    ctl("order", hfs.path, path).ok()
+    assert len(pending(hfs)) == 500
+    ctl("order", "-", stdin=b"a/f01\n").ok()
+    assert pending(hfs) == ["a/f01"]
+    ctl("order", "--append", "-", stdin=b"a/f02\n").ok()
+    assert pending(hfs) == ["a/f01", "a/f02"]
+    ctl("order", "--stream", "r0", "-", stdin=b"a/f03\n").ok()
+    assert pending(hfs, "streams/r0") == ["a/f03"]
+
+
+def test_order_repeats_the_daemons_reason(hfs):
+    result = ctl("order", "-", stdin=b"a/f01\n@bach\na/f02\n")
+    text = result.err.decode()
+    assert result.rc == 1 and "Invalid argument" in text
+    assert "stream default line 2 col 1" in text and "did you mean @batch?" in text and "    ^" in text
+    assert pending(hfs) == ["a/f01"]
+
+
+def test_order_shows_a_bar_on_a_terminal(hfs, tmp):
+    path = os.path.join(tmp, "order")
+    with open(path, "w") as f:
+        f.writelines(f"a/f{i % 20:02}\n" for i in range(5000))
+    master, slave = pty.openpty()
+    child = subprocess.Popen([env.binary("tools", "hintctl"), "order", hfs.path, path], stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    assert child.wait(20) == 0
+    said = os.read(master, 65536).decode()
+    os.close(master)
+    assert "##############################" in said and "taken in" in said, said
+
+
+def test_check_says_what_it_means_and_changes_nothing(hfs, tmp):
+    hfs.order("a/f05\n").ok()
+    text = ("# comment\n@epoch 0\n@batch 0\na/f01\na/f02\t0\t5000\n@batch\na/f{03..05}\n./a/f01\t9999\t500\n@repeat 3\n"
+            f"{hfs.path}/a/f06\n")
+    result = ctl("order", "--check", hfs.path, "-", stdin=text.encode()).ok()
+    assert "7 entries (2 ranges) of 6 distinct names" in result.text, result.text
+    assert "53.7 KiB" in result.text and "read 3 times" in result.text  # 5 whole files, 5,000 bytes, 1 byte
+    assert "2 batches, 1 epochs" in result.text and "no missing names, no bad lines" in result.text
+    assert pending(hfs) == ["a/f05"]
+    result = ctl("order", "--check", hfs.path, "-", stdin=b"a/none\n@bach\na/f01\t10000\t1\na\n../x\na/f01\n")
+    assert result.rc == 1
+    for said in ("missing: a/none", "line 2 col 1", "did you mean @batch?", "line 3", "ERANGE", "line 4", "EISDIR", "EXDEV"):
+        assert said in result.err.decode(), said
+    assert "1 missing names, 4 bad lines" in result.text
+    result = ctl("order", "--check", hfs.path, "-", stdin=b"a/\n").ok()
+    assert "20 entries" in result.text and "1 directories" in result.text and "195 KiB" in result.text
+
+
+def test_umount_names_who_keeps_it_busy(hfs, child):
+    holder = child(["python3", "-c",
+                    "import mmap, os, sys, time\n"
+                    "f = open(sys.argv[1] + '/a/f01', 'rb'); os.chdir(sys.argv[1] + '/a')\n"
+                    "g = open('f02', 'rb'); m = mmap.mmap(g.fileno(), 0, prot=mmap.PROT_READ); g.close()\n"
+                    "print('ready', flush=True); sys.stdin.read(); time.sleep(60)\n", hfs.path])
+    procs.until(lambda: b"ready" in holder.out(), 10, "holder")
+    result = ctl("umount", hfs.path)
+    text = result.err.decode()
+    assert result.rc == 1 and "busy" in text
+    assert f"pid {holder.pid} (python3)" in text
+    for how in (f"has open {hfs.path}/a/f01", f"works in {hfs.path}/a", f"has mapped {hfs.path}/a/f02"):
+        assert how in text, text
+    holder.kill()
+    holder.proc.wait(10)
+    procs.until(lambda: ctl("umount", hfs.path).rc == 0, 5, "unmounted")
+    hfs.wait_end()
+    hfs.judge()
+
+
+def test_a_stopped_daemon_is_no_trap(hfs):
+    os.kill(hfs.pid, signal.SIGSTOP)
+    try:
+        assert "no answer" in ctl("list", timeout=20).ok().text
+        result = ctl("status", hfs.path, timeout=20)
+        assert result.rc == 1 and b"no answer" in result.err
+    finally:
+        os.kill(hfs.pid, signal.SIGCONT)
+
+
+def test_umount_lazy(hfs, child):
+    holder = child(["bash", "-c", f"exec 5< {hfs.path}/a/f01; echo ready; exec sleep 60"])
+    procs.until(lambda: b"ready" in holder.out() or not holder.is_running(), 10, "holder")
+    ctl("umount", "--lazy", hfs.path).ok()
+    holder.kill()
+    hfs.wait_end()
+    hfs.judge()

@@ -132,7 +132,7 @@ static int demand_issue(struct sched *s, struct demand *d)
 	if (!sch_fetch_may(s, true, (uint32_t)s->cfg.chunk_bytes))
 		return 0;
 	demand_distrust(s, d, pg);
-	if (s->pages[pg].frame == SCH_NONE && !sch_evict_room(s, EVICT_FOR_DEMAND, SCH_NONE)) {
+	if (sch_page_takes_slot(s, pg) && !sch_evict_room(s, EVICT_FOR_DEMAND, SCH_NONE)) {
 		demand_unfetch(s);
 		return 0;
 	}

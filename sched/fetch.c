@@ -275,7 +275,7 @@ static int fetch_visit(struct sched *s, uint32_t p)
 		return 0;
 	if (!sch_fetch_may(s, false, is_name ? (uint32_t)s->cfg.chunk_bytes : sch_position_bytes(s, p)))
 		return -EAGAIN;
-	if (s->pages[pg].frame == SCH_NONE && !sch_evict_room(s, EVICT_FOR_ORDER, p))
+	if (sch_page_takes_slot(s, pg) && !sch_evict_room(s, EVICT_FOR_ORDER, p))
 		return -ENOSPC;
 	if (is_name)
 		return sch_fetch_resolve(s, pg, false, sch_when_deadline(s, p)) ? -ENOMEM : 1;

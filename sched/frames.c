@@ -43,11 +43,6 @@ static void list_append(struct sched *s, struct list *l, uint32_t fr)
 	l->count++;
 }
 
-static uint32_t recent_max(const struct sched *s)
-{
-	return s->slots < 4 ? 1 : sch_min32(sch_max32(s->slots / 4, 2), 16);
-}
-
 /* Staying in a list keeps the place in it: the order is that of arrival. */
 void sch_frame_list(struct sched *s, uint32_t fr, enum frame_list list)
 {
@@ -60,8 +55,6 @@ void sch_frame_list(struct sched *s, uint32_t fr, enum frame_list list)
 	f->list = (uint8_t)list;
 	if (list != L_NONE)
 		list_append(s, &s->lists[list], fr);
-	if (list == L_RECENT && s->lists[L_RECENT].count > recent_max(s))
-		sch_frame_list(s, s->lists[L_RECENT].head, L_USED);
 }
 
 /* Was all that is valid read? Then it may go. */
@@ -256,6 +249,8 @@ static void frame_fill(struct sched *s, uint32_t fr, const struct fetch *f, uint
 	sch_blocks_set(&to->valid, f->b0, b1);
 	if (is_ahead)
 		to->ahead_bytes += f->bytes;
+	else
+		to->is_fresh = true;
 	sch_frame_seen(s, fr);
 	sch_rate_landed(s, f->from_tier, f->bytes, s->now_ns - f->issued_ns);
 	if (!f->from_tier)

@@ -235,7 +235,7 @@ static int seq_fetch(struct sched *s, uint32_t q, uint64_t target)
 		return 0;
 	sch_blocks_set(&want, b0, sch_min32(b1, blocks - 1));
 	if ((s->pages[pg].flags & PG_BAD) || !sch_fetch_may(s, false, (b1 - b0 + 1) * s->block_bytes) ||
-	    (s->pages[pg].frame == SCH_NONE && !sch_evict_room(s, EVICT_FOR_GUESS, SCH_NONE)) ||
+	    (sch_page_takes_slot(s, pg) && !sch_evict_room(s, EVICT_FOR_GUESS, SCH_NONE)) ||
 	    sch_fetch_page(s, pg, &want, FETCH_AHEAD, s->now_ns + SCH_MSEC)) {
 		sch_page_put(s, pg);
 		return 0;

@@ -99,7 +99,7 @@ void sch_page_put(struct sched *s, uint32_t pg)
 	struct page *p = &s->pages[pg];
 	uint32_t *link;
 
-	if (!p->is_live || p->next != SCH_NONE || p->frame != SCH_NONE || p->ext_pins ||
+	if (!p->is_live || p->next != SCH_NONE || p->frame != SCH_NONE || p->ext_pins || p->wait_pins ||
 	    (p->flags & (PG_TIER | PG_DEMAND | PG_ADMIT)))
 		return;
 	link = &s->buckets[page_hash(s, p->file, p->chunk_no)];
@@ -140,7 +140,7 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 		uint32_t b0 = s->pos.b0[p->next], b1 = s->pos.b1[p->next];
 
 		if (sch_blocks_all(&f->valid, b0, b1)) {
-			if (is_idle && !f->wait_pins && !p->ext_pins)
+			if (is_idle && !p->wait_pins && !p->ext_pins && !f->is_fresh)
 				p->tree = T_RAM;
 		} else if (!is_idle) {
 			struct blocks both = f->valid;
@@ -159,9 +159,23 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 		p->tree = T_NONE;
 	if (p->tree < T_COUNT)
 		sch_bitmap_set(&s->tree[p->tree], p->next);
-	if (!is_idle || f->wait_pins || p->ext_pins)
+	if (f->is_fresh)
+		list = L_RECENT;
+	if (!is_idle || p->wait_pins || p->ext_pins)
 		list = L_NONE;
 	sch_frame_list(s, p->frame, list);
+}
+
+/* It was in L_RECENT long enough: now its next use decides. */
+static void page_settle(struct sched *s, uint32_t pg)
+{
+	struct frame *f = &s->frames[s->pages[pg].frame];
+
+	sch_frame_list(s, s->pages[pg].frame, f->is_used ? L_USED : L_NONE);
+	if (f->is_fresh) {
+		f->is_fresh = false;
+		sch_page_restate(s, pg);
+	}
 }
 
 void sch_page_restate(struct sched *s, uint32_t pg)
@@ -177,6 +191,8 @@ void sch_page_restate(struct sched *s, uint32_t pg)
 	}
 	if (p->flags & PG_TIER)
 		sch_tier_tree(s, pg);
+	while (s->lists[L_RECENT].count > sch_recent_max(s))
+		page_settle(s, s->frames[s->lists[L_RECENT].head].page);
 }
 
 /* Visits of a name that was looked up stood for the whole chunk: now they mean what their entries say, or nothing. */

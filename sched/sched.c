@@ -405,7 +405,9 @@ void sched_pin(struct sched *s, uint32_t file, uint64_t chunk_no, int delta)
 	if (pg == SCH_NONE)
 		return;
 	n = (int64_t)s->pages[pg].ext_pins + delta;
-	s->pages[pg].ext_pins = n < 0 ? 0 : (uint32_t)(n < INT32_MAX ? n : INT32_MAX);
+	s->ext_pinned -= s->pages[pg].ext_pins > 0;
+	s->pages[pg].ext_pins = n < 0 ? 0 : (uint16_t)(n < UINT16_MAX ? n : UINT16_MAX);
+	s->ext_pinned += s->pages[pg].ext_pins > 0;
 	sch_page_restate(s, pg);
 	sch_page_put(s, pg);
 }

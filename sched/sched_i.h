@@ -18,7 +18,7 @@
  *   T_DISK   --fetch--> T_FLIGHT
  *
  * The tree of the state has a bit at page.next. A resident page without a next visit is in a list of
- * frames instead: L_RECENT (read just now: a read over two chunks may still need it), then L_USED (read), L_AHEAD (fetched, not read yet), L_STALE (its next visit wants blocks
+ * frames instead: L_RECENT (read just now), then L_USED (read), L_AHEAD (fetched, not read yet), L_STALE (its next visit wants blocks
  * that are not there).
  *
  * Invariants
@@ -202,7 +202,8 @@ struct page { /* 40 B */
 	uint32_t last;	    /* last visit materialised */
 	uint32_t frame;
 	uint32_t seen; /* access clock at the last read, 0: never; for ageing */
-	uint32_t ext_pins;
+	uint16_t ext_pins; /* by those outside */
+	uint16_t wait_pins;
 	uint8_t tree;
 	uint8_t flags;
 	uint8_t is_live;
@@ -217,12 +218,11 @@ struct frame {
 	uint32_t page; /* SCH_NONE: free */
 	uint32_t prev, next;
 	uint32_t fetches; /* chain of records */
-	uint32_t wait_pins;
 	uint32_t ahead_bytes; /* fetched before anybody asked, not read yet */
 	uint32_t done_stream; /* stream whose visit was the last to be done here */
 	uint16_t read_hi;     /* highest block read + 1 */
 	uint8_t list;
-	bool is_demand; /* a reader waits for what is in flight */
+	bool is_fresh;	/* came for a reader that waits: it stands in L_RECENT for a while, whatever its next use */
 	bool is_held;	/* counts as a slot */
 	bool is_used;	/* read since it was filled */
 };
@@ -269,13 +269,13 @@ struct wait {
 	uint64_t token;
 	uint64_t v0, v1; /* visits */
 	uint64_t visit, page; /* cursor: everything before is resident and pinned */
+	uint64_t ordinal;     /* pages before the cursor */
 	uint64_t n_pages;
 	uint32_t stream; /* SCH_NONE: a file */
 	uint32_t file;
 	bool is_active, is_over;
 	int err;
-	uint32_t *pinned; /* page ids */
-	uint32_t n_pinned, cap_pinned;
+	uint32_t *pinned; /* by ordinal: page id, SCH_NONE while it is not there */
 };
 
 /* ---- rates ---------------------------------------------------------------------------------- */
@@ -361,6 +361,7 @@ struct sched {
 	struct wait *waits;
 	uint32_t n_waits, cap_waits;
 	uint64_t wait_pages;
+	uint32_t ext_pinned; /* pages that others pin */
 
 	struct sched_action *acts; /* not handed out yet */
 	uint32_t acts_head, n_acts, cap_acts;
@@ -451,7 +452,18 @@ bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position);
 bool sch_evict_frame(struct sched *s, uint32_t fr);
 void sch_evict_excess(struct sched *s);
 uint32_t sch_reserve(const struct sched *s);
+/* How many pages are kept because a reader got them a moment ago: a read over two chunks needs both. */
+static inline uint32_t sch_recent_max(const struct sched *s)
+{
+	return s->slots < 4 ? 1 : sch_min32(sch_max32(s->slots / 4, 2), 16);
+}
 void sch_frame_seen(struct sched *s, uint32_t fr); /* if all that is valid was read, it is used */
+
+/* Will a fetch of the page take one more slot? Not if it holds one; a page whose fetches are all late does not. */
+static inline bool sch_page_takes_slot(const struct sched *s, uint32_t pg)
+{
+	return s->pages[pg].frame == SCH_NONE || !s->frames[s->pages[pg].frame].is_held;
+}
 
 /* demand.c */
 void sch_demand_add(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t b0, uint32_t b1, bool is_again);

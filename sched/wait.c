@@ -7,7 +7,7 @@
  * Waits are served first in, first out, as many at a time as fit into the slots together, so that two
  * of them can never hold each other's room. What cannot fit at all is answered -ENOSPC.
  *
- * Callers: sched.c. Invariant: wait_pages (of the active ones) + reserve <= slots.
+ * Callers: sched.c. Invariant: wait_pages (of the active ones) + reserve + pinned pages <= slots after each step.
  */
 #include "sched/sched_i.h"
 
@@ -19,6 +19,14 @@ static uint32_t wait_capacity(const struct sched *s)
 	uint32_t keep = sch_max32(sch_reserve(s), 1);
 
 	return s->slots > keep ? s->slots - keep : (s->slots == 1 ? 1 : 0);
+}
+
+/* What pinned batches leave of it now. */
+static uint32_t wait_room(const struct sched *s)
+{
+	uint32_t all = wait_capacity(s);
+
+	return all > s->ext_pinned ? all - s->ext_pinned : 0;
 }
 
 static int wait_add(struct sched *s, const struct wait *w)
@@ -61,18 +69,17 @@ int sched_wait_file(struct sched *s, uint32_t file, uint64_t token, uint64_t now
 
 static void wait_unpin(struct sched *s, struct wait *w)
 {
-	for (uint32_t i = 0; i < w->n_pinned; i++) {
-		struct page *p = &s->pages[w->pinned[i]];
+	for (uint64_t i = 0; w->pinned && i < w->n_pages; i++) {
+		uint32_t pg = w->pinned[i];
 
-		if (p->is_live && p->frame != SCH_NONE && s->frames[p->frame].wait_pins) {
-			s->frames[p->frame].wait_pins--;
-			sch_page_restate(s, w->pinned[i]);
-			sch_page_put(s, w->pinned[i]);
-		}
+		if (pg == SCH_NONE)
+			continue;
+		s->pages[pg].wait_pins--;
+		sch_page_restate(s, pg);
+		sch_page_put(s, pg);
 	}
 	free(w->pinned);
 	w->pinned = NULL;
-	w->n_pinned = w->cap_pinned = 0;
 	if (w->is_active)
 		s->wait_pages -= w->n_pages;
 	w->is_active = false;
@@ -174,83 +181,105 @@ static bool wait_start(struct sched *s, struct wait *w)
 		wait_end(s, w, -ENOSPC);
 		return true;
 	}
-	if (s->wait_pages + w->n_pages > wait_capacity(s))
+	if (s->wait_pages + w->n_pages > wait_room(s))
 		return false;
+	w->pinned = malloc((size_t)(w->n_pages + 1) * sizeof(*w->pinned));
+	if (!w->pinned)
+		return false;
+	memset(w->pinned, 0xff, (size_t)(w->n_pages + 1) * sizeof(*w->pinned));
 	s->wait_pages += w->n_pages;
 	w->is_active = true;
 	return true;
 }
 
-static bool wait_pin(struct sched *s, struct wait *w, uint32_t pg)
+static bool blocks_are_here(const struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1)
 {
-	if (sch_array_grow((void **)&w->pinned, &w->cap_pinned, w->n_pinned + 1, sizeof(*w->pinned)))
-		return false;
-	w->pinned[w->n_pinned++] = pg;
-	s->frames[s->pages[pg].frame].wait_pins++;
-	sch_page_restate(s, pg);
-	return true;
+	return pg != SCH_NONE && s->pages[pg].frame != SCH_NONE &&
+	       sch_blocks_all(&s->frames[s->pages[pg].frame].valid, b0, b1);
 }
 
-/* One page: resident (pinned now), or asked for. */
-static bool wait_page(struct sched *s, struct wait *w, const struct span *sp, uint64_t chunk_no, bool may_pin)
+static bool blocks_are_asked(const struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1)
+{
+	struct blocks got;
+
+	if (pg == SCH_NONE || s->pages[pg].frame == SCH_NONE)
+		return false;
+	got = s->frames[s->pages[pg].frame].valid;
+	for (uint32_t fe = s->frames[s->pages[pg].frame].fetches; fe != SCH_NONE; fe = s->fetches[fe].frame_next)
+		if (s->fetches[fe].is_demand)
+			sch_blocks_set(&got, s->fetches[fe].b0, s->fetches[fe].b1);
+	return sch_blocks_all(&got, b0, b1);
+}
+
+/* One page: resident and pinned, or asked for. */
+static bool wait_page(struct sched *s, struct wait *w, const struct span *sp, uint64_t chunk_no, uint64_t ordinal)
 {
 	uint64_t at = chunk_no * s->cfg.chunk_bytes;
 	uint32_t b0 = (uint32_t)((sp->off > at ? sp->off - at : 0) / s->block_bytes);
 	uint32_t b1 = (uint32_t)((sch_min64(sp->end - at, s->cfg.chunk_bytes) - 1) / s->block_bytes);
-	uint32_t pg = sch_page_find(s, sp->file, chunk_no), fr = pg == SCH_NONE ? SCH_NONE : s->pages[pg].frame;
+	uint32_t pg = sch_page_find(s, sp->file, chunk_no);
 
-	if (fr != SCH_NONE && sch_blocks_all(&s->frames[fr].valid, b0, b1))
-		return !may_pin || wait_pin(s, w, pg);
-	if (fr != SCH_NONE) {
-		struct blocks got = s->frames[fr].valid;
-
-		for (uint32_t fe = s->frames[fr].fetches; fe != SCH_NONE; fe = s->fetches[fe].frame_next)
-			if (s->fetches[fe].is_demand)
-				sch_blocks_set(&got, s->fetches[fe].b0, s->fetches[fe].b1);
-		if (sch_blocks_all(&got, b0, b1))
-			return false;
+	if (blocks_are_here(s, pg, b0, b1)) {
+		if (ordinal < w->n_pages && w->pinned[ordinal] == SCH_NONE && s->pages[pg].wait_pins < UINT16_MAX) {
+			w->pinned[ordinal] = pg;
+			s->pages[pg].wait_pins++;
+			sch_page_restate(s, pg);
+		}
+		return true;
 	}
-	sch_demand_add(s, sp->file, chunk_no, b0, b1, false);
+	if (!blocks_are_asked(s, pg, b0, b1))
+		sch_demand_add(s, sp->file, chunk_no, b0, b1, false);
 	return false;
 }
 
 /* Advance over what is there, ask for the next pages. */
 static void wait_advance(struct sched *s, struct wait *w)
 {
-	uint64_t v = w->visit, page = w->page;
+	uint64_t v = w->visit, page = w->page, ordinal = w->ordinal;
 	bool is_here = true;
 
 	for (uint32_t asked = 0; v < w->v1 && asked < ASK_AHEAD;) {
 		struct span sp;
 
 		wait_span(s, w, v, &sp);
-		if (page >= sp.n) {
-			v++;
-			page = 0;
+		for (; page < sp.n && asked < ASK_AHEAD; page++, ordinal++) {
+			if (wait_page(s, w, &sp, sp.first + page, ordinal))
+				continue;
 			if (is_here) {
 				w->visit = v;
-				w->page = 0;
+				w->page = page;
+				w->ordinal = ordinal;
 			}
-			continue;
+			is_here = false;
+			asked++;
 		}
-		if (is_here && wait_page(s, w, &sp, sp.first + page, true)) {
-			w->page = ++page;
-			continue;
+		if (page >= sp.n) {
+			page = 0;
+			v++;
 		}
-		if (!is_here)
-			(void)wait_page(s, w, &sp, sp.first + page, false);
-		is_here = false;
-		page++;
-		asked++;
 	}
-	if (is_here && w->visit >= w->v1)
+	if (is_here && v >= w->v1)
 		wait_end(s, w, 0);
+}
+
+/* Slots went away or were pinned by others: the youngest wait stands back. */
+static void wait_yield(struct sched *s)
+{
+	for (uint32_t i = s->n_waits; i-- > 0 && s->wait_pages > wait_room(s);) {
+		if (!s->waits[i].is_active)
+			continue;
+		wait_unpin(s, &s->waits[i]);
+		s->waits[i].visit = s->waits[i].v0;
+		s->waits[i].page = s->waits[i].ordinal = 0;
+	}
 }
 
 void sch_wait_run(struct sched *s)
 {
 	bool may_start = true;
 	uint32_t i, n = 0;
+
+	wait_yield(s);
 
 	for (i = 0; i < s->n_waits; i++) {
 		struct wait *w = &s->waits[i];

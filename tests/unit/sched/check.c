@@ -34,7 +34,7 @@ static void check_page(const struct sched *s, uint32_t pg)
 	CHECK(s->frames[p->frame].page == pg);
 	if (p->tree == T_RAM || s->frames[p->frame].list != L_NONE) { /* 2 */
 		CHECK(s->frames[p->frame].fetches == SCH_NONE);
-		CHECK(s->frames[p->frame].wait_pins == 0 && p->ext_pins == 0);
+		CHECK(p->wait_pins == 0 && p->ext_pins == 0);
 	}
 }
 

@@ -208,6 +208,35 @@ const struct sim_policy_ops sim_policy_hintfs = {
 	.is_bounded = true,
 };
 
+static int hintfs_create_demand(struct sim *m, void **ret)
+{
+	int rc = hintfs_create(m, ret);
+
+	if (rc == 0)
+		sched_set_prefetch(((struct hintfs *)*ret)->s, SCHED_PREFETCH_OFF);
+	return rc;
+}
+
+/* The order is known, but nothing is fetched before somebody waits for it. */
+const struct sim_policy_ops sim_policy_demand = {
+	.name = "hintfs-demand",
+	.help = "this project's scheduler with prefetch off: the order decides what stays",
+	.create = hintfs_create_demand,
+	.destroy = hintfs_destroy,
+	.hint = hintfs_hint,
+	.open = hintfs_open,
+	.close = hintfs_close,
+	.read = hintfs_read,
+	.resolved = hintfs_resolved,
+	.fetched = hintfs_fetched,
+	.shortage = hintfs_shortage,
+	.tier_has = hintfs_tier_has,
+	.step = hintfs_step,
+	.next_ns = hintfs_next_ns,
+	.finish = hintfs_finish,
+	.is_bounded = true,
+};
+
 /* The same without any hint. */
 const struct sim_policy_ops sim_policy_nohint = {
 	.name = "hintfs-nohint",

@@ -451,8 +451,8 @@ static const struct sim_policy_ops ops_window = {.name = "ffcv-window3",
 						 .fetched = simple_fetched,
 						 .step = simple_step};
 
-extern const struct sim_policy_ops sim_policy_hintfs, sim_policy_nohint;
-const struct sim_policy_ops *const sim_policies[] = {&sim_policy_hintfs, &sim_policy_nohint, &ops_lru, &ops_random, &ops_keep,
+extern const struct sim_policy_ops sim_policy_hintfs, sim_policy_nohint, sim_policy_demand;
+const struct sim_policy_ops *const sim_policies[] = {&sim_policy_hintfs, &sim_policy_nohint, &sim_policy_demand, &ops_lru, &ops_random, &ops_keep,
 						     &ops_frequency, &ops_min, &ops_lru64, &ops_min64, &ops_window, &ops_file,
 						     NULL};
 

@@ -132,3 +132,38 @@ struct bits chunk_wanted_locked(struct cache *c, const struct chunk *ch)
 			bits_add(&wanted, &f->blocks);
 	return wanted;
 }
+
+void cache_file_drop(struct cache *c, struct cache_file *f)
+{
+	hfs_mutex_lock(&c->lock);
+	for (uint64_t i = 0; i <= c->chunk_mask; i++) {
+		for (struct chunk *ch = c->chunk_table[i], *next; ch != NULL; ch = next) {
+			next = ch->hash_next;
+			if (ch->file != f || (slot_is_none(ch->slot) && ch->fetches == NULL))
+				continue;
+			ch->is_evicting = true;
+			chunk_settle_locked(c, ch);
+		}
+	}
+	bool has_dead = c->graveyard != NULL;
+	hfs_mutex_unlock(&c->lock);
+	if (has_dead)
+		fd_bury(c);
+}
+
+void cache_file_fail(struct cache *c, struct cache_file *f, uint64_t chunk_no, int err)
+{
+	struct batch b = {0};
+
+	hfs_mutex_lock(&c->lock);
+	struct chunk *ch = chunk_find_locked(c, f, chunk_no);
+	if (ch != NULL) {
+		struct bits wanted = chunk_wanted_locked(c, ch), lost = bits_range(0, BITS_MAX);
+
+		bits_remove(&lost, &wanted);
+		read_fail_locked(c, ch, &lost, err, &b);
+		chunk_settle_locked(c, ch);
+	}
+	hfs_mutex_unlock(&c->lock);
+	batch_deliver(c, &b);
+}

@@ -47,6 +47,7 @@ static const char *const call_names[CALLS_MAX] = {
 
 struct event {
 	uint64_t recorded, done; /* counts of EventRecord */
+	bool is_destroyed;	 /* kept until reset: queued work may still name it */
 };
 
 enum op_kind { OP_COPY, OP_RECORD, OP_WAIT };
@@ -211,7 +212,7 @@ static void *stream_main(void *arg)
 		if (o->kind == OP_COPY)
 			copy_run(o);
 		else if (o->kind == OP_RECORD)
-			o->event->done = o->count;
+			o->event->done = o->count > o->event->done ? o->count : o->event->done;
 		else
 			while (o->event->done < o->count)
 				pthread_cond_wait(&fake.cond, &fake.lock);
@@ -257,7 +258,7 @@ static struct event *event_find(cu_event handle)
 	int i;
 
 	for (i = 0; handle && i < OBJECTS_MAX; i++)
-		if (fake.events[i] == handle)
+		if (fake.events[i] == handle && !fake.events[i]->is_destroyed)
 			return handle;
 	violation("an event that does not exist");
 	return NULL;
@@ -564,21 +565,21 @@ int cudaEventQuery(cu_event event)
 int cudaEventDestroy(cu_event event)
 {
 	int err = enter("EventDestroy"), i;
+	struct event *e = err ? NULL : event_find(event);
 
-	for (i = 0; !err && i < OBJECTS_MAX; i++)
-		if (event && fake.events[i] == event) {
-			struct event *e = event;
-
-			if (e->done < e->recorded)
-				violation("an event destroyed before it was reached");
-			fake.events[i] = NULL;
-			fake.report.events--;
-			free(event);
-			return leave(0);
-		}
-	if (!err)
-		violation("destroy of an event that does not exist");
-	return leave(err);
+	if (err || !e)
+		return leave(err ? err : fail(ERR_INVALID_HANDLE));
+	fake.report.events--;
+	if (e->done < e->recorded) {
+		violation("an event destroyed before it was reached");
+		e->is_destroyed = true;
+		return leave(0);
+	}
+	for (i = 0; fake.events[i] != e; i++)
+		;
+	fake.events[i] = NULL;
+	free(e);
+	return leave(0);
 }
 
 /* ---- controls ----------------------------------------------------------------------- */

@@ -341,9 +341,9 @@ int device_start(struct hintfs_loader *l)
 
 	if (l->opts.device < 0 || l->opts.flags & HINTFS_OPEN_NO_LOCK)
 		return host_begin(l, "no device was asked for");
-	err = pthread_create(&l->keeper, NULL, keeper_main, l);
+	err = sync_thread_start(&l->keeper, "hintfs-keeper", keeper_main, l);
 	if (err)
-		return -err;
+		return err;
 	l->has_keeper = true;
 	sync_lock(&l->lock);
 	while (!l->is_keeper_ready)

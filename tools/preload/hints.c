@@ -397,7 +397,7 @@ int hints_start(struct hintfs_loader *l, char *why, size_t size)
 	sync_cond_init(&h->cond);
 	snprintf(h->state, sizeof(h->state), "on: %.180s", h->path);
 	l->hints = h;
-	err = -pthread_create(&h->thread, NULL, hints_main, l);
+	err = sync_thread_start(&h->thread, "hintfs-hints", hints_main, l);
 	if (!err)
 		return 0;
 	snprintf(why, size, "no thread: %s", strerrordesc_np(-err));

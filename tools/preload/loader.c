@@ -184,11 +184,11 @@ static void epoch_begin(struct hintfs_loader *l, uint64_t list_no, uint64_t epoc
 static int workers_start(struct hintfs_loader *l)
 {
 	while (l->n_workers_started < l->n_workers) {
-		int err = pthread_create(&l->workers[l->n_workers_started], NULL, fill_worker, l);
+		int err = sync_thread_start(&l->workers[l->n_workers_started], "hintfs-fill", fill_worker, l);
 
 		if (err)
-			return loader_error(-err, "cannot start thread %u of %u: %s", l->n_workers_started + 1, l->n_workers,
-					    strerrordesc_np(err));
+			return loader_error(err, "cannot start thread %u of %u: %s", l->n_workers_started + 1, l->n_workers,
+					    strerrordesc_np(-err));
 		l->n_workers_started++;
 	}
 	return 0;

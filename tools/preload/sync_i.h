@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tools/preload/sync_i.h - mutex and condition variable that abort on misuse; monotonic deadlines.
+ * tools/preload/sync_i.h - mutex and condition variable that abort on misuse; monotonic deadlines; threads without signals.
  *
  * Used by: the files of tools/preload only (the library may not depend on the daemon's folders).
  * Invariant: a pthread error here is a bug, never a condition to handle.
@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -65,6 +66,24 @@ static inline bool sync_wait_until(pthread_cond_t *c, pthread_mutex_t *m, uint64
 		return false;
 	sync_check(err);
 	return true;
+}
+
+/*
+ * Start a thread that takes no signals: they belong to the application's threads. name: at most 15 bytes.
+ * 0 or a negative errno.
+ */
+static inline int sync_thread_start(pthread_t *ret_thread, const char *name, void *(*run)(void *), void *arg)
+{
+	sigset_t all, old;
+	int err;
+
+	sigfillset(&all);
+	sync_check(pthread_sigmask(SIG_SETMASK, &all, &old));
+	err = pthread_create(ret_thread, NULL, run, arg);
+	sync_check(pthread_sigmask(SIG_SETMASK, &old, NULL));
+	if (!err)
+		(void)pthread_setname_np(*ret_thread, name);
+	return -err;
 }
 
 static inline void sync_wait(pthread_cond_t *c, pthread_mutex_t *m)

@@ -216,8 +216,12 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	for (unsigned i = 0; i < b.rounds; i++) {
+		/* Who goes first alternates: the second finds the files warmer in the processor's caches. */
+		if (i % 2)
+			pre[i] = preload_run(&b, l, i);
 		bare[i] = bare_run(&b);
-		pre[i] = preload_run(&b, l, i);
+		if (i % 2 == 0)
+			pre[i] = preload_run(&b, l, i);
 		copy[i] = memcpy_run(&b);
 	}
 	(void)hintfs_loader_stats(l, &s);

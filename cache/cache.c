@@ -18,6 +18,7 @@
 #define THREADS_WORKING_MAX 64
 #define STACK_BYTES (256 * 1024)
 #define FDS_MIN 4
+#define STARVED_AGAIN_NS (100 * HFS_NS_PER_MS)
 #define FDS_MAX 8192
 
 /* ---- telling ---- */
@@ -87,13 +88,13 @@ void batch_deliver(struct cache *c, struct batch *b)
 	if (b->ready == NULL && b->ended == NULL && b->changed == NULL && b->n_starved == 0 && b->to_close == NULL)
 		return;
 	if (is_abandoned(c))
-		return; /* nobody is left to hear it; the process ends */
-	read_answer(c, b->ready);
-	if (b->changed != NULL) {
+		return;		  /* nobody is left to hear it; the process ends */
+	if (b->changed != NULL) { /* first: who gets ESTALE may look again at once */
 		if (c->cfg.cb.changed != NULL)
 			c->cfg.cb.changed(c->cfg.cb.ctx, b->changed);
 		cache_file_put(c, b->changed);
 	}
+	read_answer(c, b->ready);
 	tell_ended(c, b->ended);
 	if (b->n_starved != 0 && c->cfg.cb.starved != NULL)
 		c->cfg.cb.starved(c->cfg.cb.ctx, b->n_starved);
@@ -123,6 +124,17 @@ static void slots_ready(void *ctx, uint32_t total, bool is_last)
 
 /* ---- housekeeping ---- */
 
+/* Orders wait for a slot and nothing has moved for a while: ask again, in case the first asking found nothing to evict.
+ */
+static uint32_t starving_locked(struct cache *c, uint64_t now_ns) HFS_REQUIRES(c->lock)
+{
+	if (c->slot_wait.n == 0 || pool_slots_free(c->pool) != 0 || pool_is_filling_up(c->pool) ||
+	    now_ns < c->starved_ns + STARVED_AGAIN_NS)
+		return 0;
+	c->starved_ns = now_ns;
+	return c->slot_wait.n;
+}
+
 static uint64_t tick(void *ctx, uint64_t now_ns)
 {
 	struct cache *c = ctx;
@@ -134,16 +146,19 @@ static uint64_t tick(void *ctx, uint64_t now_ns)
 	while (c->n_tokens_owed > 0 && workq_run(c->workq, visit_main, c, true) == 0)
 		c->n_tokens_owed--;
 	next_ns = fd_expire_locked(c, now_ns);
-	if (c->n_tokens_owed != 0 || (timeout_ns != 0 && c->parked != NULL))
-		next_ns = hfs_min_u64(next_ns, now_ns + 50 * HFS_NS_PER_MS);
 	if (timeout_ns != 0 && now_ns > timeout_ns && c->parked != NULL)
 		read_fail_all_locked(c, now_ns - timeout_ns, -EIO, &b);
+	b.n_starved = starving_locked(c, now_ns);
+	if (c->n_tokens_owed != 0 || c->slot_wait.n != 0 || (timeout_ns != 0 && c->parked != NULL))
+		next_ns = hfs_min_u64(next_ns, now_ns + 50 * HFS_NS_PER_MS);
 	has_dead = c->graveyard != NULL;
 	hfs_mutex_unlock(&c->lock);
 	if (b.ready != NULL) {
 		hfs_log_limited(HFS_LOG_WARNING, "origin: no answer within origin-timeout; waiting reads get EIO");
 		read_answer(c, b.ready);
 	}
+	if (b.n_starved != 0 && c->cfg.cb.starved != NULL)
+		c->cfg.cb.starved(c->cfg.cb.ctx, b.n_starved);
 	if (has_dead)
 		fd_bury(c);
 	return next_ns;

@@ -49,7 +49,8 @@ struct cache_callbacks {
 	 * of the fetch of chunk 0 (only with is_small: size <= chunk; 1: no fetch was made because all was valid or size is 0). */
 	void (*resolved)(void *ctx, uint64_t cookie, int err, struct cache_file *file, const struct origin_attr *attr,
 			 bool is_small, const struct cache_fetch_result *fetch);
-	/* n origin threads have data to read and find no free slot: something must be evicted. Any thread, no lock held. */
+	/* n more fetches have data to read and find no free slot: that many pages must be evicted. Calls add up. Told again
+	 * after 100 ms without any progress. Any thread, no lock held. */
 	void (*starved)(void *ctx, uint32_t n);
 	/* More slots are touched and usable: total usable now. From the pre-fault thread. */
 	void (*slots_ready)(void *ctx, uint32_t slots);

@@ -54,6 +54,7 @@ struct origin_fd {
 	struct cache_file *file;       /* NULL: detached; closed when n_users is 0 */
 	int fd;
 	uint32_t n_users;
+	bool is_traded; /* no longer counted in n_fds */
 	uint64_t used_ns;
 };
 
@@ -173,6 +174,7 @@ struct cache {
 	bool is_stopping, is_abandoned;
 	struct fetch_list demand, prefetch, ending, fd_wait, slot_wait;
 	uint32_t n_slot_woken, n_tokens_owed;
+	uint64_t starved_ns; /* something last happened to slot_wait */
 	struct chunk *drain;
 	struct parked *parked;
 	struct origin_fd *fd_oldest, *fd_newest;

@@ -94,17 +94,19 @@ bool fd_reserve_locked(struct cache *c, struct batch *b)
 {
 	struct origin_fd *o;
 
-	if (c->n_fds >= c->fds_max) {
-		o = oldest_idle(c);
-		if (o == NULL)
-			return false;
-		unlist(c, o);
-		o->file->ofd = NULL;
-		o->file = NULL;
-		o->next = b->to_close;
-		b->to_close = o;
+	if (c->n_fds < c->fds_max) {
+		c->n_fds++;
+		return true;
 	}
-	c->n_fds++;
+	o = oldest_idle(c);
+	if (o == NULL)
+		return false;
+	unlist(c, o);
+	o->file->ofd = NULL;
+	o->file = NULL;
+	o->is_traded = true; /* its place is the newcomer's: it is closed before that is opened */
+	o->next = b->to_close;
+	b->to_close = o;
 	return true;
 }
 
@@ -139,8 +141,8 @@ void fd_close_list(struct cache *c, struct origin_fd *list)
 	while ((o = list) != NULL) {
 		list = o->next;
 		(void)c->cfg.io->close(c->cfg.io->ctx, o->fd); /* read-only */
+		n += !o->is_traded;
 		free(o);
-		n++;
 	}
 	hfs_mutex_lock(&c->lock);
 	c->n_fds -= n;

@@ -146,6 +146,7 @@ void fetch_wake_slots_locked(struct cache *c)
 		fetch_list_remove(f);
 		f->is_slot_woken = true;
 		c->n_slot_woken++;
+		c->starved_ns = hfs_now_ns();
 		fetch_enqueue_locked(c, f, true);
 	}
 }

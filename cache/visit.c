@@ -562,7 +562,9 @@ static void read_with_fd_locked(struct cache *c, struct fetch *f, struct run *ru
 		if (no_slot) {
 			fetch_park_locked(c, f, FETCH_WAIT_SLOT);
 			if (!pool_is_filling_up(c->pool))
-				b->n_starved = c->slot_wait.n;
+				b->n_starved =
+					1; /* the sum over all calls is what counts: they may overtake each other */
+			c->starved_ns = hfs_now_ns();
 		} else {
 			struct chunk *ch = f->chunk;
 

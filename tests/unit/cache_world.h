@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/cache_world.h - a real directory with pattern files, a table of system calls that misbehaves on order, a cache on
- * top, and the smallest possible engine (fetch what is missing, evict the oldest). For tests of cache/, header only.
+ * tests/unit/cache_world.h - a real directory with pattern files, a table of system calls that misbehaves on order, a
+ * cache on top, and the smallest possible engine (fetch what is missing, evict the oldest). For tests of cache/, header
+ * only.
  */
 #ifndef TESTS_CACHE_WORLD_H
 #define TESTS_CACHE_WORLD_H
@@ -25,12 +26,12 @@
 #define WAIT_NS (60 * HFS_NS_PER_S) /* deadline of every wait: reaching it is a failure */
 
 /* A check that works in Criterion and in a plain main(): it ends the process. */
-#define MUST(x)                                                                                                        \
-	do {                                                                                                           \
-		if (!(x)) {                                                                                            \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);                                        \
-			abort();                                                                                       \
-		}                                                                                                      \
+#define MUST(x)                                                                 \
+	do {                                                                    \
+		if (!(x)) {                                                     \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); \
+			abort();                                                \
+		}                                                               \
 	} while (0)
 
 /* ---- pattern ---- */
@@ -75,11 +76,11 @@ static inline bool fake_fails(struct fake *f, int *ret_err)
 	return true;
 }
 
-#define FAKE_CALL(ctx, call)                                                                                           \
-	struct fake *f = (ctx);                                                                                        \
-	int fake_err;                                                                                                  \
-	if (fake_fails(f, &fake_err))                                                                                  \
-		return fake_err;                                                                                       \
+#define FAKE_CALL(ctx, call)          \
+	struct fake *f = (ctx);       \
+	int fake_err;                 \
+	if (fake_fails(f, &fake_err)) \
+		return fake_err;      \
 	return cache_io_system()->call
 
 static inline int fake_openat2(void *ctx, int dirfd, const char *path, const struct open_how *how)
@@ -311,7 +312,7 @@ static inline void world_starved(void *ctx, uint32_t n)
 	struct world *w = ctx;
 
 	hfs_mutex_lock(&w->lock);
-	w->n_starved = n;
+	w->n_starved += n;
 	while (w->n_resident > 0 && w->n_starved > 0) {
 		w->n_starved--;
 		world_evict_locked(w);

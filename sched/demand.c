@@ -33,24 +33,24 @@ static int demand_grow(struct sched *s)
 	return 0;
 }
 
-void sch_demand_add(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t b0, uint32_t b1, bool is_again)
+void sch_demand_add(struct sched *s, const struct demand *new)
 {
-	uint32_t pg = sch_page_get(s, file, chunk_no);
-	struct demand *d;
+	uint32_t pg = sch_page_get(s, new->file, new->chunk_no);
 
 	for (uint32_t i = 0; pg != SCH_NONE && (s->pages[pg].flags & PG_DEMAND) && i < s->n_demands; i++) {
-		d = demand_at(s, i);
-		if (d->file != file || d->chunk_no != chunk_no)
+		struct demand *d = demand_at(s, i);
+
+		if (d->file != new->file || d->chunk_no != new->chunk_no)
 			continue;
-		d->b0 = (uint16_t)sch_min32(d->b0, b0);
-		d->b1 = (uint16_t)sch_max32(d->b1, b1);
-		d->is_again = d->is_again || is_again;
+		d->b0 = (uint16_t)sch_min32(d->b0, new->b0);
+		d->b1 = (uint16_t)sch_max32(d->b1, new->b1);
+		d->is_again = d->is_again || new->is_again;
+		d->is_part = d->is_part || new->is_part;
 		return;
 	}
 	if (s->n_demands == s->cap_demands && demand_grow(s))
 		return;
-	d = demand_at(s, s->n_demands++);
-	*d = (struct demand){chunk_no, s->now_ns, file, (uint16_t)b0, (uint16_t)b1, is_again};
+	*demand_at(s, s->n_demands++) = *new;
 	if (pg != SCH_NONE)
 		s->pages[pg].flags |= PG_DEMAND;
 }
@@ -144,6 +144,7 @@ static int demand_issue(struct sched *s, struct demand *d)
 		struct frame *f = &s->frames[s->pages[pg].frame];
 
 		f->read_hi = (uint16_t)sch_max32(f->read_hi, d->b1 + 1u);
+		f->is_part = f->is_part || d->is_part;
 	}
 	return err == 0;
 }

@@ -15,7 +15,7 @@
  */
 #include "sched/sched_i.h"
 
-/* Slots that prefetch leaves free, so that a miss finds room at once. */
+/* Slots that prefetch does not fill with what cannot be evicted, so that a miss finds room at once. */
 uint32_t sch_reserve(const struct sched *s)
 {
 	if (s->slots < 8)
@@ -82,19 +82,20 @@ static uint32_t victim_pick(const struct sched *s, enum evict_for who, uint32_t 
 	return fr != SCH_NONE ? fr : s->lists[L_RECENT].head;
 }
 
+/*
+ * Room for one more slot. What prefetch leaves to readers is not empty slots but ones that can be emptied at once: all
+ * but what is in flight or pinned.
+ */
 bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position)
 {
-	uint32_t room = who == EVICT_FOR_DEMAND ? s->slots : s->slots - sch_reserve(s);
+	uint64_t busy = (uint64_t)(s->flight.count - s->n_late) + s->ext_pinned + s->wait_pages;
 
-	while (s->held >= room) {
+	if (who != EVICT_FOR_DEMAND && busy + sch_reserve(s) >= s->slots)
+		return false;
+	while (s->held >= s->slots) {
 		uint32_t fr = victim_pick(s, who, position);
 
-		if (fr == SCH_NONE)
-			return false;
-		/* Readers took the reserve: do not empty the window to fill it up again. */
-		if (who != EVICT_FOR_DEMAND && s->held > room && s->frames[fr].list == L_NONE)
-			return false;
-		if (!sch_evict_frame(s, fr))
+		if (fr == SCH_NONE || !sch_evict_frame(s, fr))
 			return false;
 	}
 	return true;

@@ -52,7 +52,7 @@ static uint32_t fetch_horizon(const struct sched *s, uint32_t p)
 {
 	uint64_t ahead = s->run_limit > p ? s->run_limit - p : 0;
 
-	if (s->live_pages < (uint64_t)(s->slots - sch_reserve(s)) + s->cfg.disk_pages)
+	if (s->live_pages <= (uint64_t)s->slots + s->cfg.disk_pages)
 		return SCH_NONE;
 	ahead = sch_max64(ahead, 2ULL * s->slots);
 	return (uint32_t)sch_min64(ahead + p, SCH_NONE - 1);

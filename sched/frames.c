@@ -250,7 +250,7 @@ static void frame_fill(struct sched *s, uint32_t fr, const struct fetch *f, uint
 	if (is_ahead)
 		to->ahead_bytes += f->bytes;
 	else
-		to->is_fresh = true;
+		to->is_fresh = to->is_part;
 	sch_frame_seen(s, fr);
 	sch_rate_landed(s, f->from_tier, f->bytes, s->now_ns - f->issued_ns);
 	if (!f->from_tier)

@@ -173,7 +173,7 @@ static void page_settle(struct sched *s, uint32_t pg)
 
 	sch_frame_list(s, s->pages[pg].frame, f->is_used ? L_USED : L_NONE);
 	if (f->is_fresh) {
-		f->is_fresh = false;
+		f->is_fresh = f->is_part = false;
 		sch_page_restate(s, pg);
 	}
 }

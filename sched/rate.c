@@ -4,8 +4,7 @@
  * fetches it takes to get there.
  *
  * Throughput is bytes over busy time (at least one fetch outstanding), in windows of 8 fetches and 20 ms. The
- * number of outstanding fetches grows by half while that brings 5 % more, and shrinks by a fifth when latency has
- * doubled for nothing.
+ * number of outstanding fetches is twice what that rate holds at the least latency.
  *
  * Callers: frames.c. Invariant: 1 <= concurrency <= inflight_max.
  */
@@ -14,6 +13,7 @@
 #define WINDOW_FETCHES 8u
 #define WINDOW_NS (20 * SCH_MSEC)
 #define CONCURRENCY_MIN 4u
+#define MIN_NS (5 * SCH_SEC)
 
 void sch_rate_busy(struct rate *r, uint64_t now_ns, bool was_busy)
 {
@@ -22,19 +22,21 @@ void sch_rate_busy(struct rate *r, uint64_t now_ns, bool was_busy)
 	r->win_last_ns = now_ns;
 }
 
-static void rate_concurrency(struct sched *s, struct rate *r, double sample, double latency_ns)
+/*
+ * Twice what the link holds at its least latency. Where the origin gives more to more requests, the rate grows, and
+ * with it this figure, until it does not; a serial origin stays at a few. Every fetch in flight is a slot
+ * that keeps nothing.
+ */
+static void rate_concurrency(struct sched *s, const struct rate *r, double sample)
 {
-	bool is_more = sample > 1.05 * r->best;
+	double rate = sample > r->bytes_per_s ? sample : r->bytes_per_s;
+	double each = (double)r->win_bytes / r->win_count;
+	double n = each > 0 ? 2 * rate * r->latency_ns / (double)SCH_SEC / each + 2 : CONCURRENCY_MIN;
+	uint32_t to = n < 65536 ? (uint32_t)n : 65536;
 
-	if (is_more)
-		r->best = sample;
-	else
-		r->best += (sample - r->best) / 16;
-	if (r->win_was_full && (is_more || latency_ns < 1.5 * r->latency_ns))
-		s->concurrency += s->concurrency / 2 + 1;
-	else if (r->win_was_full && latency_ns > 4 * r->latency_ns)
-		s->concurrency -= s->concurrency / 5;
-	s->concurrency = sch_min32(sch_max32(s->concurrency, CONCURRENCY_MIN), s->cfg.inflight_max);
+	if (!r->win_was_full && to < s->concurrency)
+		return; /* too few requests to tell */
+	s->concurrency = sch_min32(sch_max32(to, CONCURRENCY_MIN), s->cfg.inflight_max);
 }
 
 static void rate_sample(struct sched *s, struct rate *r, bool is_origin)
@@ -43,11 +45,10 @@ static void rate_sample(struct sched *s, struct rate *r, bool is_origin)
 
 	r->bytes_per_s = r->bytes_per_s > 0 ? r->bytes_per_s + (sample - r->bytes_per_s) * 0.3 : sample;
 	if (is_origin)
-		rate_concurrency(s, r, sample, r->win_latency_ns / r->win_count);
+		rate_concurrency(s, r, sample);
 	r->overhead_bytes = r->bytes_per_s * r->latency_ns / (double)SCH_SEC / 8;
 	r->win_bytes = r->win_busy_ns = 0;
 	r->win_count = 0;
-	r->win_latency_ns = 0;
 	r->win_was_full = false;
 }
 
@@ -56,14 +57,16 @@ void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t l
 	struct rate *r = from_tier ? &s->tier : &s->origin;
 	double lat = (double)latency_ns;
 
-	/* The low ones tell what a request costs when nothing stands before it. */
-	if (r->latency_ns <= 0 || lat < r->latency_ns)
-		r->latency_ns = lat;
-	else
-		r->latency_ns += ((lat < 2 * r->latency_ns ? lat : 2 * r->latency_ns) - r->latency_ns) / 64;
+	/* The least of the last 5 to 10 s tells what a request costs when nothing stands before it. */
+	if (s->now_ns - r->min_since_ns > MIN_NS || r->min_since_ns == 0) {
+		r->min_before_ns = r->min_since_ns ? r->min_ns : lat;
+		r->min_ns = lat;
+		r->min_since_ns = s->now_ns;
+	}
+	r->min_ns = lat < r->min_ns ? lat : r->min_ns;
+	r->latency_ns = r->min_ns < r->min_before_ns ? r->min_ns : r->min_before_ns;
 	r->latency_avg_ns += (lat - r->latency_avg_ns) / 16;
 	r->win_bytes += bytes;
-	r->win_latency_ns += lat;
 	r->win_count++;
 	if (!from_tier && s->flight.count >= s->n_late + s->concurrency)
 		r->win_was_full = true;

@@ -283,7 +283,12 @@ static bool read_demand(struct sched *s, const struct read *r, bool is_again)
 			continue;
 		if (!r->is_miss && !read_is_in_flight(s, pg, b0, b1))
 			continue;
-		sch_demand_add(s, r->file, c, b0, b1, is_again);
+		sch_demand_add(s, &(struct demand){.chunk_no = c,
+						   .file = r->file,
+						   .b0 = (uint16_t)b0,
+						   .b1 = (uint16_t)b1,
+						   .is_part = c0 != c1,
+						   .is_again = is_again});
 		is_any = true;
 	}
 	return is_any;

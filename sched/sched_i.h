@@ -222,7 +222,8 @@ struct frame {
 	uint32_t done_stream; /* stream whose visit was the last to be done here */
 	uint16_t read_hi;     /* highest block read + 1 */
 	uint8_t list;
-	bool is_fresh;	/* came for a reader that waits: it stands in L_RECENT for a while, whatever its next use */
+	bool is_part;	/* a read over several chunks waits for it */
+	bool is_fresh;	/* came for such a read: it stands in L_RECENT for a while, whatever its next use */
 	bool is_held;	/* counts as a slot */
 	bool is_used;	/* read since it was filled */
 };
@@ -243,9 +244,9 @@ struct list {
 
 struct demand {
 	uint64_t chunk_no;
-	uint64_t since_ns;
 	uint32_t file;
 	uint16_t b0, b1;
+	bool is_part;  /* of a read over several chunks */
 	bool is_again; /* the cache wants it although we thought that it was there or on its way */
 };
 
@@ -282,11 +283,11 @@ struct wait {
 
 struct rate {
 	double bytes_per_s;    /* 0: unknown */
-	double latency_ns;     /* of the first byte: moving average of the low ones; 0: unknown */
+	double latency_ns;     /* the least of the last seconds; 0: unknown */
 	double latency_avg_ns; /* of all */
-	double best;	       /* best throughput at the last concurrency */
+	double min_ns, min_before_ns; /* least latency of this spell and of the one before */
+	uint64_t min_since_ns;
 	uint64_t win_busy_ns, win_bytes, win_last_ns;
-	double win_latency_ns;
 	uint32_t win_count;
 	bool win_was_full;
 	double overhead_bytes; /* bytes the link carries in one request's overhead */
@@ -466,7 +467,7 @@ static inline bool sch_page_takes_slot(const struct sched *s, uint32_t pg)
 }
 
 /* demand.c */
-void sch_demand_add(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t b0, uint32_t b1, bool is_again);
+void sch_demand_add(struct sched *s, const struct demand *d);
 void sch_demand_run(struct sched *s, size_t max);
 
 /* fetch.c */

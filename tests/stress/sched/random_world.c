@@ -120,7 +120,7 @@ static void op_read(struct play *p)
 	(void)!sched_file_add(p->w.s, r->file, p->w.sizes[r->file]);
 	r->is_waiting = true;
 	r->since_ns = p->w.now_ns;
-	world_read_start(&p->w, r->file, r->off, r->len, i + 1);
+	world_read_start(&p->w, r->file, r->off, r->len, i + 1, i + 1);
 }
 
 static void op_append(struct play *p, uint32_t k)
@@ -265,7 +265,7 @@ static void serve(struct play *p)
 
 		if (!r->is_waiting)
 			continue;
-		if (world_is_resident(&p->w, r->file, r->off, r->len)) {
+		if (!world_is_waiting(&p->w, i + 1)) {
 			r->is_waiting = false;
 			continue;
 		}

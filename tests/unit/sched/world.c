@@ -298,6 +298,16 @@ void world_step(struct world *w)
 	} while (n == WORLD_ACTIONS);
 }
 
+static void serve(struct world *w)
+{
+	for (uint32_t i = 0; i < WORLD_WATCHES; i++) {
+		struct world_watch *r = &w->watches[i];
+
+		if (r->is_waiting && world_is_resident(w, r->file, r->off, r->len))
+			r->is_waiting = false;
+	}
+}
+
 static void land(struct world *w, uint32_t i)
 {
 	struct world_fetch f = w->fetches[i];
@@ -325,6 +335,7 @@ static void land(struct world *w, uint32_t i)
 		bits(w, p->valid, f.off, f.len, true);
 	else if (p->n_flight == 0 && !(p->valid[0] | p->valid[1] | p->valid[2] | p->valid[3]))
 		p->is_here = false;
+	serve(w);
 	sched_fetched(w->s, p->file, p->chunk_no, f.off, f.len, err, f.issued_ns, w->now_ns);
 }
 
@@ -386,10 +397,16 @@ bool world_is_wanted(struct world *w, uint32_t file, uint64_t off, uint64_t len)
 	return each_chunk(w, file, off, len, true);
 }
 
-void world_read_start(struct world *w, uint32_t file, uint64_t off, uint64_t len, uint64_t reader)
+void world_read_start(struct world *w, uint32_t file, uint64_t off, uint64_t len, uint64_t reader, uint32_t watch)
 {
+	w->watches[watch] = (struct world_watch){file, off, len, !world_is_resident(w, file, off, len)};
 	sched_read(w->s, file, off, len, reader, !world_is_wanted(w, file, off, len), w->now_ns);
 	world_step(w);
+}
+
+bool world_is_waiting(const struct world *w, uint32_t watch)
+{
+	return w->watches[watch].is_waiting;
 }
 
 bool world_read(struct world *w, uint32_t file, uint64_t off, uint64_t len, uint64_t reader)
@@ -398,12 +415,12 @@ bool world_read(struct world *w, uint32_t file, uint64_t off, uint64_t len, uint
 
 	if (w->sizes[file] != UINT64_MAX)
 		(void)!sched_file_add(w->s, file, w->sizes[file]);
-	world_read_start(w, file, off, len, reader);
-	while (!world_is_resident(w, file, off, len)) {
+	world_read_start(w, file, off, len, reader, 0);
+	while (world_is_waiting(w, 0)) {
 		if (!world_event(w, limit))
 			return false;
 		/* A fetch that failed or was dropped: the cache says so again. */
-		if (!world_is_wanted(w, file, off, len) && w->n_fetches == 0)
+		if (world_is_waiting(w, 0) && !world_is_wanted(w, file, off, len))
 			sched_read(w->s, file, off, len, reader, true, w->now_ns);
 		world_step(w);
 	}

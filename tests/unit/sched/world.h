@@ -45,6 +45,14 @@ struct world_log {
 	int err;
 };
 
+/* A reader that waits: answered when its bytes are there, before anything can be evicted. */
+struct world_watch {
+	uint32_t file;
+	uint64_t off, len;
+	bool is_waiting;
+};
+#define WORLD_WATCHES 64
+
 struct world {
 	struct sched *s;
 	struct sched_config cfg;
@@ -64,6 +72,7 @@ struct world {
 	uint64_t origin_bytes, tier_bytes, n_evicted, n_fetched, n_tier_writes;
 	uint32_t fail_every; /* every n-th fetch fails; 0: none */
 	uint32_t fetch_count;
+	struct world_watch watches[WORLD_WATCHES];
 	bool is_frozen; /* the origin does not answer */
 };
 
@@ -80,8 +89,9 @@ bool world_is_resident(struct world *w, uint32_t file, uint64_t off, uint64_t le
 bool world_is_wanted(struct world *w, uint32_t file, uint64_t off, uint64_t len);
 /* Read as a reader does: returns when the bytes are there. False: no progress for 100 s of virtual time. */
 bool world_read(struct world *w, uint32_t file, uint64_t off, uint64_t len, uint64_t reader);
-/* The report of a read that does not wait. */
-void world_read_start(struct world *w, uint32_t file, uint64_t off, uint64_t len, uint64_t reader);
+/* The report of a read that does not wait, and whether it (number `watch`) still does. */
+void world_read_start(struct world *w, uint32_t file, uint64_t off, uint64_t len, uint64_t reader, uint32_t watch);
+bool world_is_waiting(const struct world *w, uint32_t watch);
 uint32_t world_resident_pages(const struct world *w);
 /* Index in the log of the first action of that kind on that page at or after `from`; UINT32_MAX: none. */
 uint32_t world_find(const struct world *w, enum sched_action_kind kind, uint32_t file, uint64_t chunk_no, uint32_t from);

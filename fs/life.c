@@ -301,7 +301,7 @@ static void close_fuse_devices(void)
 		ssize_t n = readlinkat(dirfd(d), e->d_name, target, sizeof(target));
 
 		if (n == 9 && memcmp(target, "/dev/fuse", 9) == 0)
-			close(atoi(e->d_name));
+			close((int)strtol(e->d_name, NULL, 10));
 	}
 	closedir(d);
 }

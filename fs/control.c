@@ -426,7 +426,9 @@ void control_req_dispatch(struct control_req *r, void (*fn)(void *req))
 	struct control *c = r->i.file->c;
 	int rc;
 
+	hfs_mutex_lock(&c->lock);
 	r->i.job = JOB_INGEST;
+	hfs_mutex_unlock(&c->lock);
 	rc = meta_run(c->h->meta, fn, r);
 	if (rc < 0)
 		control_req_end(c, r, rc, NULL);

@@ -19,6 +19,7 @@
 #ifndef FS_CONTROL_H
 #define FS_CONTROL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -71,7 +72,8 @@ struct control_req {
 		size_t len;
 		void *wait; /* owned: the engine's argument while it works on a wait */
 		uint64_t token, poll_size;
-		bool is_linked, has_token, is_interrupted;
+		bool is_linked, has_token;
+		_Atomic bool is_interrupted;
 	} i;
 };
 

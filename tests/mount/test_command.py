@@ -74,6 +74,8 @@ class Command:
             while (row := mounts.find(path)) is not None:
                 mounts.abort(row[1])
                 mounts.detach(path)
+        if os.path.isdir(self.ctl) and not os.listdir(self.ctl):
+            os.rmdir(self.ctl)  # a default one lies outside of the test's folder
 
 
 @pytest.fixture

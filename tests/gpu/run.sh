@@ -20,7 +20,7 @@ cd "$root"
 check=
 header=/usr/local/cuda/include
 [ -e "$header/cuda_runtime_api.h" ] && check="tools/preload/cuda_abi_check.c -isystem $header"
-sources=$(ls tools/preload/*.c | grep -v -e main.c -e cuda_abi_check.c)
+sources=$(find tools/preload -name '*.c' ! -name main.c ! -name cuda_abi_check.c)
 # shellcheck disable=SC2086
 "${CC:-cc}" -std=gnu11 -O2 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DHINTFS_VERSION='"gpu"' -I. -pthread -o "$work/gpu_preload" \
     tests/gpu/gpu_preload.c $sources sched/brace.c sched/parse*.c $check -ldl

@@ -12,6 +12,8 @@
  */
 #include "sched/sched_i.h"
 
+#define SPLIT_MIN (256u << 10) /* a rest of the chunk below this is not worth a request of its own */
+
 static struct demand *demand_at(struct sched *s, uint32_t i)
 {
 	return &s->demands[(s->demand_head + i) & (s->cap_demands - 1)];
@@ -93,19 +95,29 @@ static void demand_unfetch(struct sched *s)
 	}
 }
 
-/* The blocks to bring: what is asked for, what the order will ask for soon, or the whole chunk. */
-static void demand_want(struct sched *s, const struct demand *d, uint32_t pg, struct blocks *want)
+/*
+ * The blocks to bring: what is asked for, and what the order will ask for soon. True if the rest of the chunk is
+ * right too, because the read is sequential: it comes as a fetch of its own, so that the reader need not wait for it.
+ */
+static bool demand_want(struct sched *s, const struct demand *d, uint32_t pg, struct blocks *want)
 {
-	uint32_t blocks = sch_chunk_blocks(s, d->file, d->chunk_no);
 	const struct page *p = &s->pages[pg];
+	uint64_t off = d->chunk_no * s->cfg.chunk_bytes + (uint64_t)d->b0 * s->block_bytes;
+	uint32_t blocks = sch_chunk_blocks(s, d->file, d->chunk_no);
 
 	memset(want, 0, sizeof(*want));
-	if (p->next != SCH_NONE && sch_position_stream(s, p->next)->is_speculating)
-		sch_fetch_wanted(s, pg, p->next, want);
-	else if (blocks && sch_nohint_is_sequential(s, d->file, d->chunk_no * s->cfg.chunk_bytes +
-								       (uint64_t)d->b0 * s->block_bytes))
-		sch_blocks_set(want, 0, blocks - 1);
 	sch_blocks_set(want, d->b0, d->b1);
+	if (p->next != SCH_NONE && sch_position_stream(s, p->next)->is_speculating) {
+		sch_fetch_wanted(s, pg, p->next, want);
+		sch_blocks_set(want, d->b0, d->b1);
+		return false;
+	}
+	if (blocks == 0 || s->mode == SCHED_PREFETCH_OFF || !sch_nohint_is_sequential(s, d->file, off))
+		return false;
+	if ((blocks - 1 - d->b1 + d->b0) * (uint64_t)s->block_bytes >= SPLIT_MIN)
+		return true;
+	sch_blocks_set(want, 0, blocks - 1);
+	return false;
 }
 
 /* The cache says that what we took for valid is not. */
@@ -125,6 +137,7 @@ static int demand_issue(struct sched *s, struct demand *d)
 {
 	uint32_t pg = sch_page_get(s, d->file, d->chunk_no);
 	struct blocks want;
+	bool with_rest;
 	int err;
 
 	if (pg == SCH_NONE)
@@ -137,7 +150,7 @@ static int demand_issue(struct sched *s, struct demand *d)
 		return 0;
 	}
 	s->pages[pg].flags &= (uint8_t)~PG_BAD;
-	demand_want(s, d, pg, &want);
+	with_rest = demand_want(s, d, pg, &want);
 	err = sch_fetch_page(s, pg, &want, d->is_again ? FETCH_AGAIN : FETCH_DEMAND, s->now_ns);
 	d->is_again = false;
 	if (s->pages[pg].frame != SCH_NONE) { /* the reader that waits has it read when it comes */
@@ -145,6 +158,10 @@ static int demand_issue(struct sched *s, struct demand *d)
 
 		f->read_hi = (uint16_t)sch_max32(f->read_hi, d->b1 + 1u);
 		f->is_part = f->is_part || d->is_part;
+	}
+	if (err == 0 && with_rest) {
+		sch_blocks_set(&want, 0, sch_chunk_blocks(s, d->file, d->chunk_no) - 1);
+		(void)!sch_fetch_page(s, pg, &want, FETCH_AHEAD, s->now_ns); /* what does not come now is asked for */
 	}
 	return err == 0;
 }

@@ -92,7 +92,7 @@ bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position)
 
 	if (who != EVICT_FOR_DEMAND && busy + sch_reserve(s) >= s->slots)
 		return false;
-	while (s->held >= s->slots) {
+	while (s->held + s->shortage >= s->slots) {
 		uint32_t fr = victim_pick(s, who, position);
 
 		if (fr == SCH_NONE || !sch_evict_frame(s, fr))
@@ -101,16 +101,14 @@ bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position)
 	return true;
 }
 
-/* Slots were taken away, or late fetches came back and want theirs. */
+/* Slots were taken away, or late fetches came back and want theirs: theirs are kept for them. */
 void sch_evict_excess(struct sched *s)
 {
-	s->shortage = sch_min32(s->shortage, s->flight.count);
-	while (s->held > s->slots || s->shortage > 0) {
+	s->shortage = sch_min32(s->shortage, s->n_late);
+	while (s->held + s->shortage > s->slots) {
 		uint32_t fr = victim_pick(s, EVICT_FOR_DEMAND, SCH_NONE);
 
 		if (fr == SCH_NONE || !sch_evict_frame(s, fr))
 			break;
-		if (s->shortage > 0)
-			s->shortage--;
 	}
 }

@@ -14,6 +14,7 @@
 #include "sched/sched_i.h"
 
 #define CHAIN_MAX 512u
+#define HORIZON_MIN 16u
 #define SKIPS_MAX 4096u
 #define OVERHEAD_UNKNOWN 32768.0
 #define DEMAND_SHARE 8u /* of inflight_max: kept from prefetch */
@@ -47,15 +48,18 @@ static double fetch_overhead(const struct sched *s)
 	return o < (double)s->cfg.chunk_bytes / 8 ? o : (double)s->cfg.chunk_bytes / 8;
 }
 
-/* How far the next uses of a page count when it is weighed: everything, if what is named fits into the slots. */
+/*
+ * How far the next uses of a page count when it is weighed: everything if what is named fits into the slots, else as far
+ * as the window is wide now. When this visit is done, one that is farther away makes the page the next victim.
+ */
 static uint32_t fetch_horizon(const struct sched *s, uint32_t p)
 {
-	uint64_t ahead = s->run_limit > p ? s->run_limit - p : 0;
+	uint64_t window = p > s->pos.low ? p - s->pos.low : 0;
 
 	if (s->live_pages <= (uint64_t)s->slots + s->cfg.disk_pages)
 		return SCH_NONE;
-	ahead = sch_max64(ahead, 2ULL * s->slots);
-	return (uint32_t)sch_min64(ahead + p, SCH_NONE - 1);
+	window = sch_max64(sch_min64(window, s->slots) * 7 / 8, HORIZON_MIN);
+	return (uint32_t)sch_min64(p + window, SCH_NONE - 1);
 }
 
 /* Blocks of the page that visit p and those soon after it need, or all of them. */

@@ -204,6 +204,7 @@ void sch_fetch_remove(struct sched *s, uint32_t fe)
 		s->flight_bytes -= f->bytes;
 	s->n_waiting -= f->is_demand;
 	s->n_late -= f->is_late;
+	s->shortage -= f->is_late && s->shortage;
 	s->n_resolving -= f->is_resolve;
 	s->n_unfetching -= f->is_unfetched;
 	s->tier_flight -= f->from_tier;
@@ -243,18 +244,19 @@ static bool fetch_matches(const struct fetch *f, uint32_t b0, uint32_t b1, uint6
 static void frame_fill(struct sched *s, uint32_t fr, const struct fetch *f, uint32_t b1)
 {
 	struct frame *to = &s->frames[fr];
+	uint32_t bytes = sch_min32(f->bytes, (b1 + 1) * s->block_bytes - f->b0 * s->block_bytes);
 	bool is_ahead = !f->is_demand;
 
 	b1 = sch_min32(b1, f->b1);
 	sch_blocks_set(&to->valid, f->b0, b1);
 	if (is_ahead)
-		to->ahead_bytes += f->bytes;
+		to->ahead_bytes += bytes;
 	else
 		to->is_fresh = to->is_part;
 	sch_frame_seen(s, fr);
-	sch_rate_landed(s, f->from_tier, f->bytes, s->now_ns - f->issued_ns);
+	sch_rate_landed(s, f->from_tier, bytes, s->now_ns - f->issued_ns);
 	if (!f->from_tier)
-		s->fetch_sizes += ((int64_t)f->bytes - (int64_t)s->fetch_sizes) / 16;
+		s->fetch_sizes = (s->fetch_sizes * 15 + bytes) / 16;
 }
 
 void sch_fetch_landed(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, int err, uint64_t issued_ns)

@@ -164,6 +164,13 @@ static uint64_t seq_share(const struct sched *s)
 	return pages * s->cfg.chunk_bytes;
 }
 
+static uint64_t nohint_start(const struct sched *s)
+{
+	double link = 1.25 * s->origin.bytes_per_s * s->origin.latency_ns / (double)SCH_SEC;
+
+	return (uint64_t)(link < 1e12 ? link : 1e12) + s->cfg.chunk_bytes;
+}
+
 void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len, bool is_hinted, bool is_slow)
 {
 	struct file *f = &s->files[file];
@@ -186,6 +193,8 @@ void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len,
 	e->ahead = sch_max64(e->ahead, e->end);
 	e->last_ns = s->now_ns;
 	e->n_reads++;
+	if (e->n_reads == 2 && s->origin.bytes_per_s > 0) /* what is on the link, and a chunk */
+		e->window = sch_max64(e->window, sch_min64(nohint_start(s), seq_share(s)));
 	if (is_slow && e->n_reads > 2)
 		e->window = sch_min64(e->window * 2, seq_share(s));
 	if (f->size_bytes > WHOLE_SIZE && e->end - e->begin >= WHOLE_AFTER)

@@ -334,7 +334,7 @@ struct sched {
 	struct list flight; /* by issue time */
 	uint32_t n_late, n_resolving, n_unfetching, tier_flight;
 	uint64_t flight_bytes;
-	uint32_t shortage;
+	uint32_t shortage; /* late fetches that have data to come and want a slot */
 
 	struct demand *demands; /* ring */
 	uint32_t demand_head, n_demands, cap_demands;

@@ -104,6 +104,87 @@ void simlib_pages(struct sim_work *w, uint32_t n, uint64_t page_bytes, uint32_t 
 	simlib_need(sim_work_pages(w, page_bytes));
 }
 
+static void rank_shards(struct sim_work *w, const struct simlib_shards *s, uint32_t rank, const uint32_t *v, uint32_t n, uint32_t step)
+{
+	uint32_t next[64], file[64];
+	uint64_t at[64], left = 1;
+
+	for (uint32_t k = 0; k < s->workers; k++) {
+		next[k] = k;
+		at[k] = s->bytes;
+	}
+	while (left) {
+		left = 0;
+		for (uint32_t k = 0; k < s->workers; k++) {
+			uint64_t len;
+
+			if (at[k] == s->bytes) {
+				if ((uint64_t)next[k] * step >= n)
+					continue;
+				file[k] = v[next[k] * step];
+				next[k] += s->workers;
+				at[k] = 0;
+			}
+			left++;
+			len = s->bytes - at[k] < s->batch_bytes ? s->bytes - at[k] : s->batch_bytes;
+			simlib_need(sim_work_batch(w, rank));
+			simlib_need(sim_work_read(w, rank, file[k], at[k], len));
+			at[k] += len;
+		}
+	}
+}
+
+void simlib_shards(struct sim_work *w, const struct simlib_shards *s)
+{
+	uint32_t *v = numbers(s->files), file, step = s->is_shared ? 1 : s->ranks;
+	struct sim_rng rng = {s->seed};
+
+	simlib_need(sim_work_init(w, s->ranks));
+	for (uint32_t i = 0; i < s->files; i++)
+		simlib_need(sim_work_file(w, s->bytes, &file));
+	for (uint32_t e = 0; e < s->epochs; e++) {
+		sim_rng_shuffle(&rng, v, s->files);
+		for (uint32_t k = 0; k < s->ranks; k++) {
+			uint32_t first = s->is_shared ? 0 : k;
+			struct sim_hint mark = {.kind = SIM_HINT_MARK, .mark = SCHED_MARK_EPOCH_NEXT};
+
+			simlib_need(sim_work_epoch(w, k));
+			simlib_need(sim_work_hint(w, k, &mark));
+			for (uint32_t i = first; i < s->files; i += step) {
+				struct sim_hint h = {.kind = SIM_HINT_ENTRY, .entry = {v[i], 0, 0}};
+
+				simlib_need(sim_work_hint(w, k, &h));
+			}
+			rank_shards(w, s, k, v + first, s->files - first, step);
+		}
+	}
+	free(v);
+	simlib_need(sim_work_pages(w, s->chunk_bytes));
+}
+
+void simlib_samples(struct sim_work *w, const struct simlib_samples *s)
+{
+	uint32_t *v = numbers(s->n), file;
+	uint64_t per = s->page_bytes / s->bytes;
+	struct sim_rng rng = {s->seed};
+
+	simlib_need(sim_work_init(w, s->ranks));
+	simlib_need(sim_work_file(w, (s->n + per - 1) / per * s->page_bytes, &file));
+	for (uint32_t e = 0; e < s->epochs; e++) {
+		sim_rng_shuffle(&rng, v, s->n);
+		for (uint32_t k = 0; k < s->ranks; k++) {
+			simlib_need(sim_work_epoch(w, k));
+			for (uint32_t i = k, j = 0; i < s->n; i += s->ranks, j++) {
+				if (j % s->batch == 0)
+					simlib_need(sim_work_batch(w, k));
+				simlib_need(sim_work_read(w, k, file, v[i] / per * s->page_bytes + v[i] % per * s->bytes, s->bytes));
+			}
+		}
+	}
+	free(v);
+	simlib_need(sim_work_pages(w, s->chunk_bytes));
+}
+
 double simlib_ratio(double a, double b)
 {
 	return b > 0 ? a / b : a > 0 ? 1e9 : 1;

@@ -27,6 +27,20 @@ void simlib_pages(struct sim_work *w, uint32_t n, uint64_t page_bytes, uint32_t 
 		  uint64_t seed);
 /* The same, but this node is one of `nodes`: it sees every nodes-th batch. */
 void simlib_node(struct sim_work *w, uint32_t n, uint64_t page_bytes, uint32_t epochs, uint32_t batch, uint32_t nodes, uint64_t seed);
+/* n files of `bytes`, dealt out to the ranks anew each epoch (or each rank reads all, is_shared); each worker has its own file open
+ * and reads it from the beginning; a batch is the next `batch_bytes` of one worker's file. Hints: whole files, in order. */
+struct simlib_shards {
+	uint32_t files, ranks, workers, epochs;
+	uint64_t bytes, batch_bytes, chunk_bytes, seed;
+	bool is_shared;
+};
+void simlib_shards(struct sim_work *w, const struct simlib_shards *s);
+/* One file of n samples of `bytes`, not straddling `page_bytes` (FFCV); a permutation an epoch, dealt out to the ranks. */
+struct simlib_samples {
+	uint32_t n, ranks, epochs, batch;
+	uint64_t bytes, page_bytes, chunk_bytes, seed;
+};
+void simlib_samples(struct sim_work *w, const struct simlib_samples *s);
 double simlib_ratio(double a, double b);
 
 #endif

@@ -139,6 +139,9 @@ static void epochs(const struct sim_work *w, const struct sim_config *c, const s
 	/* The mean of the computing, not its least: with a thousand batches the difference is noise, and both sides have it. */
 	double comp = (double)c->compute_ns / (double)SIM_SEC;
 
+	/* Ranks in lock step wait for the slowest: the mean of the greatest of n uniform numbers. */
+	if (!c->is_independent)
+		comp *= 1 + c->compute_jitter * (w->n_ranks - 1.0) / (w->n_ranks + 1.0);
 	for (size_t e = 0; e < b->n_epochs; e++) {
 		uint64_t most = e ? cap : 0, least = n->bytes[e] > most ? n->bytes[e] - most : 0;
 		uint64_t requests = (least + w->chunk_bytes - 1) / w->chunk_bytes;

@@ -157,6 +157,8 @@ static void trainer_ask(struct sim *m, uint32_t ti)
 		const struct sim_rank *r = &m->work->ranks[k];
 		struct rank *rk = &m->ranks[k];
 
+		if (t->batch == 0 && r->n_batches == 0)
+			feed_hints(m, k, SIZE_MAX); /* somebody who writes an order and reads nothing */
 		if (t->batch >= r->n_batches)
 			continue;
 		while (rk->epoch < r->n_epochs && r->epochs[rk->epoch] <= t->batch) {

@@ -204,7 +204,9 @@ static void act_evict(struct sim *m, const struct sched_action *a)
 		sim_breach(m, "eviction of a page that is not there", a->file, a->chunk_no);
 		return;
 	}
-	if (m->frames[fr].n_fetches) {
+	if (m->frames[fr].n_fetches && m->frames[fr].is_doubled) {
+		sim_fetch_orphan(m, page); /* as the cache: what is on its way ends nowhere */
+	} else if (m->frames[fr].n_fetches) {
 		sim_breach(m, "eviction of a page in flight", a->file, a->chunk_no);
 		return;
 	}

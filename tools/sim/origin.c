@@ -184,6 +184,36 @@ void sim_fetch_arrived(struct sim *m, uint32_t fe)
 	sim_event(m, m->link_free_ns, EV_FETCHED, fe);
 }
 
+void sim_fetch_orphan(struct sim *m, uint32_t page)
+{
+	for (uint32_t i = 0; i < m->n_fetches; i++)
+		if (m->fetches[i].state != FETCH_FREE && !m->fetches[i].is_resolve && m->fetches[i].page == page)
+			m->fetches[i].is_orphan = true;
+}
+
+/* A look-up brought the whole page: fetches of it that have not started end here, without a request. */
+static void queued_end(struct sim *m, uint32_t page)
+{
+	for (uint32_t i = 0; i < m->n_queue;) {
+		uint32_t fe = m->queue[i];
+		struct fetch f = m->fetches[fe];
+
+		if (f.page != page) {
+			i++;
+			continue;
+		}
+		queue_remove(m, i);
+		fetch_free(m, fe);
+		if (!f.is_orphan)
+			flight_end(m, &f);
+		f.issued_ns = m->now_ns;
+		answer(m, &f, 0);
+		i = 0; /* the answer may have changed the queue */
+	}
+	if (m->pages[page].frame != SIM_NONE)
+		m->frames[m->pages[page].frame].is_doubled = m->frames[m->pages[page].frame].n_fetches > 0;
+}
+
 static void resolve_done(struct sim *m, const struct fetch *f)
 {
 	const struct sim_file *file = &m->work->files[f->file];
@@ -205,12 +235,21 @@ static void resolve_done(struct sim *m, const struct fetch *f)
 	sim_bits_set(&m->frames[fr].valid, 0, last);
 	sim_page_wake(m, page);
 	answer(m, f, 0);
+	queued_end(m, page);
+	/* The policy had given the page up while the look-up ran: so does the cache. */
+	if (m->ops->holds && !m->ops->holds(m->policy, f->file) && m->pages[page].frame != SIM_NONE &&
+	    m->frames[m->pages[page].frame].n_fetches == 0)
+		sim_frame_put(m, page);
 }
 
 static void data_done(struct sim *m, struct fetch *f, int err)
 {
 	uint32_t bb = m->visits.block_bytes, fr = m->pages[f->page].frame;
 
+	if (f->is_orphan) {
+		answer(m, f, err);
+		return;
+	}
 	flight_end(m, f);
 	if (fr == SIM_NONE) {
 		sim_breach(m, "page left while in flight", f->file, f->chunk_no);

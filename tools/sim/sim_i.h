@@ -74,6 +74,7 @@ struct frame {
 	struct sim_bits valid, flight, fresh; /* fresh: came from the origin and was not read since */
 	uint32_t page, next_free;
 	uint32_t n_fetches;
+	bool is_doubled; /* a look-up brought what a fetch is bringing too */
 };
 
 enum tier_state { TIER_NONE, TIER_WRITING, TIER_DROPPED /* while it was written */, TIER_HAS };
@@ -92,6 +93,7 @@ struct fetch {
 	uint32_t next_free, queue_at;
 	enum fetch_state state;
 	bool is_demand, from_tier, is_resolve;
+	bool is_orphan; /* its page left meanwhile */
 };
 
 enum worker_state { W_IDLE, W_READING, W_WAITING, W_COPYING };
@@ -183,6 +185,7 @@ void sim_fetch_cancel(struct sim *m, uint32_t file, uint64_t chunk_no);
 void sim_fetch_promote(struct sim *m, uint32_t page, uint32_t b0, uint32_t b1);
 void sim_fetch_arrived(struct sim *m, uint32_t fe);
 void sim_fetch_done(struct sim *m, uint32_t fe);
+void sim_fetch_orphan(struct sim *m, uint32_t page);
 void sim_tier_admit(struct sim *m, uint32_t file, uint64_t chunk_no);
 void sim_tier_written(struct sim *m, uint32_t page);
 void sim_tier_drop(struct sim *m, uint32_t file, uint64_t chunk_no);

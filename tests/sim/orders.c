@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/sim/orders.c - every kind of order that training uses, against its bound: parts of epochs on one of many nodes, shards on
+ * many ranks, samples inside pages, epochs that nobody announced.
+ */
+#include "tests/sim/simlib.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct figure {
+	double time, bytes; /* of the epochs from `from` on, over their bound */
+	double origin, needed, seconds, bound_bytes;
+};
+
+static struct figure measure(const struct sim_work *w, const struct sim_config *c, const char *policy, const char *what, size_t from)
+{
+	struct figure f = {0};
+	struct sim_bound b;
+	struct sim_result r;
+	double bt = 0;
+
+	simlib_run(w, c, policy, what, &r);
+	simlib_need(sim_bound_init(w, c, &b));
+	for (size_t e = from; e < r.n_epochs; e++) {
+		f.seconds += r.epochs[e].time_s;
+		f.origin += (double)r.epochs[e].origin_bytes;
+		f.needed += (double)r.epochs[e].needed_bytes;
+		bt += b.time_s[e];
+		f.bound_bytes += (double)b.bytes[e];
+	}
+	f.time = simlib_ratio(f.seconds, bt);
+	f.bytes = simlib_ratio(f.origin, f.bound_bytes);
+	printf("  %-44s %-14s time %6.3f bytes %6.3f hits %.3f\n", what, policy, f.time, f.bytes, 1 - f.origin / f.needed);
+	sim_bound_finish(&b);
+	sim_result_finish(&r);
+	return f;
+}
+
+/* One of 8 nodes, cache an eighth of the dataset, 4 further epochs known. MIN has 0.400; LRU 0.064. */
+static void one_of_eight(void)
+{
+	static const uint32_t workers[] = {0, 4};
+	struct sim_work w;
+
+	simlib_node(&w, 16000, 65536, 60, 10, 8, 3);
+	simlib_need(sim_work_hint_all(&w, 4));
+	for (size_t i = 0; i < 2; i++) {
+		struct sim_config c;
+		struct figure f;
+
+		sim_config_default(&c);
+		c.slots = 2000;
+		c.workers = workers[i];
+		c.compute_ns = 10 * SIM_MSEC; /* 1 ms a page; the origin needs 0.33 ms */
+		f = measure(&w, &c, "hintfs", i ? "1 of 8 nodes, 4 epochs ahead, 4 workers" : "1 of 8 nodes, 4 epochs ahead", 0);
+		CHECK(1 - f.origin / f.needed >= 0.39, "hit share %.3f", 1 - f.origin / f.needed);
+	}
+	sim_work_finish(&w);
+}
+
+static void shards(bool is_shared, double share, double phi)
+{
+	struct simlib_shards s = {.files = 128, .ranks = 8, .workers = 4, .epochs = 4, .bytes = 32 * MIB, .batch_bytes = 4 * MIB,
+				  .chunk_bytes = MIB, .seed = 5, .is_shared = is_shared};
+	struct sim_config c;
+	struct sim_work w;
+	struct figure f;
+	char what[64];
+
+	simlib_shards(&w, &s);
+	sim_config_default(&c);
+	c.slots = (uint32_t)(share * s.files * 32);
+	c.bandwidth_bytes_per_s = 800e6;
+	c.latency_ns = 5 * SIM_MSEC;
+	c.workers = s.workers;
+	/* A step of all ranks consumes 8 batches, or one where all read the same. */
+	c.compute_ns = (uint64_t)((is_shared ? 1 : 8) * 4.0 * (double)MIB / c.bandwidth_bytes_per_s * 1e9 / phi);
+	c.compute_jitter = 0.1;
+	snprintf(what, sizeof(what), "shards, 8 ranks x 4 workers%s, c %.2f phi %.2f", is_shared ? ", shared" : "", share, phi);
+	f = measure(&w, &c, "hintfs", what, 1);
+	CHECK(f.time <= 1.05, "%s: time %.3f of the bound", what, f.time);
+	CHECK(f.bytes <= 1.05, "%s: bytes %.3f of the bound", what, f.bytes);
+	sim_work_finish(&w);
+}
+
+/* Samples of 128 KiB, 8 ranks take every eighth: each page is wanted by all of them, and fetched once. */
+static void ranks_merged(void)
+{
+	struct simlib_samples s = {.n = 8192, .ranks = 8, .epochs = 3, .batch = 8, .bytes = 131072, .page_bytes = MIB, .chunk_bytes = MIB,
+				   .seed = 6};
+	struct sim_config c;
+	struct sim_work w;
+	struct figure f;
+
+	simlib_samples(&w, &s);
+	simlib_need(sim_work_hint_all(&w, SIM_NONE - 1));
+	sim_config_default(&c);
+	c.slots = 1100; /* all of it fits */
+	c.workers = 4;
+	c.compute_ns = 100 * SIM_MSEC;
+	f = measure(&w, &c, "hintfs", "samples, 8 ranks x 4 workers, all fits", 0);
+	CHECK(f.origin <= 1.01 * 1024 * (double)MIB, "%.0f bytes fetched, the dataset has %.0f", f.origin, 1024 * (double)MIB);
+	sim_work_finish(&w);
+}
+
+/* 110 KB samples in 8 MiB pages, dataset 4 x cache: whole pages would cost tens of times the dataset. */
+static void samples_in_pages(void)
+{
+	struct simlib_samples s = {.n = 20000, .ranks = 1, .epochs = 4, .batch = 64, .bytes = 110000, .page_bytes = 8 * MIB, .chunk_bytes = MIB,
+				   .seed = 8};
+	struct sim_config c;
+	struct sim_work w;
+	struct figure f;
+
+	simlib_samples(&w, &s);
+	simlib_need(sim_work_hint_all(&w, SIM_NONE - 1));
+	sim_config_default(&c);
+	c.slots = (uint32_t)(s.n * s.bytes / MIB / 4);
+	c.workers = 4;
+	c.compute_ns = 64 * 400 * SIM_USEC;
+	f = measure(&w, &c, "hintfs", "110 KB samples, 8 MiB pages, 4 x cache", 1);
+	CHECK(f.bytes <= 1.10, "bytes %.3f of (N - C) + rounding", f.bytes);
+	sim_work_finish(&w);
+}
+
+/* Nobody writes an order. Same order again: it is recognised. A new one: as good as never evicting. */
+static void unannounced(void)
+{
+	struct sim_config c;
+	struct sim_work w;
+	struct figure hinted, bare, keep;
+
+	sim_config_default(&c);
+	c.slots = 1500;
+	c.workers = 4;
+	c.latency_ns = 5 * SIM_MSEC;
+	c.compute_ns = 16 * 3 * SIM_MSEC;
+	simlib_pages(&w, 3000, MIB, 5, 16, ORDER_SAME, 9);
+	simlib_need(sim_work_hint_all(&w, SIM_NONE - 1));
+	hinted = measure(&w, &c, "hintfs", "same order each epoch, from the third on", 2);
+	bare = measure(&w, &c, "hintfs-nohint", "same order each epoch, from the third on", 2);
+	CHECK(bare.seconds <= 1.10 * hinted.seconds, "unannounced %.2f s, hinted %.2f s", bare.seconds, hinted.seconds);
+	sim_work_finish(&w);
+	simlib_pages(&w, 3000, MIB, 5, 16, ORDER_SHUFFLED, 9);
+	bare = measure(&w, &c, "hintfs-nohint", "new order each epoch", 1);
+	keep = measure(&w, &c, "never-evict", "new order each epoch", 1);
+	CHECK(bare.origin <= 1.02 * keep.origin, "%.0f bytes, never-evict %.0f", bare.origin, keep.origin);
+	CHECK(bare.seconds <= 1.02 * keep.seconds, "%.2f s, never-evict %.2f", bare.seconds, keep.seconds);
+	sim_work_finish(&w);
+}
+
+/* Memory holds a tenth, the disk four more: both count, the disk is filled once. */
+static void disk_tier(void)
+{
+	struct sim_config c;
+	struct sim_work w;
+	struct figure f;
+	struct sim_result r;
+
+	simlib_pages(&w, 3000, MIB, 5, 16, ORDER_SHUFFLED, 10);
+	simlib_need(sim_work_hint_all(&w, SIM_NONE - 1));
+	sim_config_default(&c);
+	c.slots = 300;
+	c.disk_pages = 1200;
+	c.workers = 4;
+	c.compute_ns = 16 * 4 * SIM_MSEC;
+	f = measure(&w, &c, "hintfs", "memory 0.1 + disk 0.4", 1);
+	CHECK(f.bytes <= 1.05 + 300.0 / 1500, "bytes %.3f: more than what the disk alone explains", f.bytes);
+	CHECK(f.time <= 1.05, "time %.3f", f.time);
+	simlib_run(&w, &c, "hintfs", "disk writes", &r);
+	CHECK(r.total.disk_write_bytes <= 1300 * MIB, "%.2f times the disk written in 5 epochs of permutations",
+	      (double)r.total.disk_write_bytes / (1200 * (double)MIB));
+	sim_result_finish(&r);
+	sim_work_finish(&w);
+}
+
+int main(void)
+{
+	one_of_eight();
+	shards(false, 0.5, 1.0);
+	shards(false, 0.25, 2.0);
+	shards(false, 0.1, 0.8);
+	shards(true, 0.25, 1.0);
+	ranks_merged();
+	samples_in_pages();
+	unannounced();
+	disk_tier();
+	return simlib_end("orders");
+}

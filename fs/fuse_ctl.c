@@ -29,7 +29,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -623,8 +622,7 @@ void control_session_stop(struct control_session *s)
 		is_quiet = control_shutdown(s->control, STOP_WAIT_MS);
 	if (s->is_mounted) {
 		fuse_session_exit(s->se);
-		if (umount2(s->h->opts.ctl_dir, MNT_DETACH | UMOUNT_NOFOLLOW) != 0 || geteuid() != 0)
-			fuse_session_unmount(s->se);
+		fuse_session_unmount(s->se); /* detaches, busy or not */
 	}
 	if (!is_quiet) { /* somebody hangs in the origin and holds a request: leave him all he may touch; the process is about to end */
 		s->control = NULL;

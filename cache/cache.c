@@ -199,6 +199,9 @@ static int tables_create(struct cache *c)
 	if (c->chunk_table == NULL)
 		return -ENOMEM;
 	c->chunk_mask = n - 1;
+	c->filling_max = pool_slots_total(c->pool);
+	if (c->filling_max > 1)
+		c->filling_max -= (uint32_t)hfs_div_up(c->filling_max, 4);
 	HFS_TRY(files_init(c));
 	return workq_create(&workq, &c->workq);
 }

@@ -18,6 +18,7 @@
  *             v                                                              |
  *   new --> QUEUED --(a thread takes it)--> RUNNING --+-- no descriptor --> WAIT_FD
  *             |                                       +-- no slot --------> WAIT_SLOT
+ *             |                                       +-- file's share --> WAIT_FILE
  *             | unfetch                               +-- others read it -> JOINED
  *             v                                       v
  *           ENDING --------(callback)-------------> gone
@@ -68,6 +69,8 @@ struct cache_file {
 	/* guarded by c->lock */
 	bool is_opening; /* a visit opens it; others wait in fd_wait */
 	uint32_t n_fd_waits;
+	uint32_t n_filling; /* chunks with running blocks: at most c->filling_max */
+	uint32_t n_filling_waits;
 	struct origin_fd *ofd;
 	/* guarded by c->files_lock */
 	struct cache_file *hash_next;
@@ -80,7 +83,7 @@ struct chunk {
 	uint64_t no;
 	struct slot_no slot;
 	uint32_t n_holds;
-	bool is_evicting; /* its data goes when nothing runs and its waits have what is valid; off when all orders ended */
+	bool is_evicting; /* its data goes when nothing runs and its waits have what is valid; off when no order is left */
 	bool is_draining; /* in c->drain */
 	struct chunk *drain_next;
 	struct bits valid, running;
@@ -118,7 +121,15 @@ struct parked {
 	struct wait waits[];
 };
 
-enum fetch_state { FETCH_QUEUED, FETCH_RUNNING, FETCH_JOINED, FETCH_WAIT_FD, FETCH_WAIT_SLOT, FETCH_ENDING };
+enum fetch_state {
+	FETCH_QUEUED,
+	FETCH_RUNNING,
+	FETCH_JOINED,
+	FETCH_WAIT_FD,
+	FETCH_WAIT_SLOT,
+	FETCH_WAIT_FILE, /* its file has its share of slots in flight already */
+	FETCH_ENDING,
+};
 
 struct fetch_list {
 	struct fetch *first, *last;
@@ -167,12 +178,13 @@ struct cache {
 	struct chunk **chunk_table;
 	uint64_t chunk_mask;
 	uint32_t fds_max;
+	uint32_t filling_max; /* of one file: if it hangs, the others have some slots left */
 
 	struct hfs_mutex lock;
 	struct hfs_cond backoff; /* a visit sleeps before it tries again; shutdown wakes it */
 	/* guarded by lock */
 	bool is_stopping, is_abandoned;
-	struct fetch_list demand, prefetch, ending, fd_wait, slot_wait;
+	struct fetch_list demand, prefetch, ending, fd_wait, slot_wait, file_wait;
 	uint32_t n_slot_woken, n_tokens_owed;
 	uint64_t starved_ns; /* something last happened to slot_wait */
 	struct chunk *drain;
@@ -256,6 +268,7 @@ void fetch_free(struct cache *c, struct fetch *f) HFS_EXCLUDES(c->lock);
 /* Waiting fetches whose descriptor or slot may be there now are queued again. */
 void fetch_wake_fd_locked(struct cache *c, const struct cache_file *f) HFS_REQUIRES(c->lock);
 void fetch_wake_slots_locked(struct cache *c) HFS_REQUIRES(c->lock);
+void fetch_wake_file_locked(struct cache *c, const struct cache_file *f) HFS_REQUIRES(c->lock);
 /* Shutdown: ends all orders that no thread has in hand. */
 void fetch_end_all_locked(struct cache *c, struct batch *b) HFS_REQUIRES(c->lock);
 /* One more thing to do for an origin thread. */

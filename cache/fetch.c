@@ -81,9 +81,23 @@ void fetch_enqueue_locked(struct cache *c, struct fetch *f, bool is_front)
 	fetch_token_locked(c);
 }
 
+static struct fetch_list *park_list(struct cache *c, enum fetch_state state)
+{
+	switch (state) {
+	case FETCH_WAIT_FD:
+		return &c->fd_wait;
+	case FETCH_WAIT_SLOT:
+		return &c->slot_wait;
+	case FETCH_WAIT_FILE:
+		return &c->file_wait;
+	default:
+		return NULL;
+	}
+}
+
 void fetch_park_locked(struct cache *c, struct fetch *f, enum fetch_state state)
 {
-	struct fetch_list *l = state == FETCH_WAIT_FD ? &c->fd_wait : state == FETCH_WAIT_SLOT ? &c->slot_wait : NULL;
+	struct fetch_list *l = park_list(c, state);
 	struct fetch *at;
 
 	f->state = state;
@@ -96,12 +110,16 @@ void fetch_park_locked(struct cache *c, struct fetch *f, enum fetch_state state)
 	list_insert(l, at, f);
 	if (state == FETCH_WAIT_FD && f->file != NULL)
 		f->file->n_fd_waits++;
+	if (state == FETCH_WAIT_FILE)
+		f->file->n_filling_waits++;
 }
 
 static void unpark_locked(struct fetch *f)
 {
 	if (f->state == FETCH_WAIT_FD && f->file != NULL)
 		f->file->n_fd_waits--;
+	if (f->state == FETCH_WAIT_FILE)
+		f->file->n_filling_waits--;
 	fetch_list_remove(f);
 }
 
@@ -136,6 +154,18 @@ void fetch_wake_fd_locked(struct cache *c, const struct cache_file *file)
 		if (file == NULL)
 			return;
 	}
+}
+
+void fetch_wake_file_locked(struct cache *c, const struct cache_file *file)
+{
+	struct fetch *f = c->file_wait.first;
+
+	if (file->n_filling_waits == 0)
+		return;
+	while (f->file != file)
+		f = f->next;
+	unpark_locked(f);
+	fetch_enqueue_locked(c, f, true);
 }
 
 void fetch_wake_slots_locked(struct cache *c)
@@ -193,6 +223,9 @@ void fetch_end_locked(struct cache *c, struct fetch *f, int err, struct batch *b
 	f->state = FETCH_ENDING;
 	f->next = b->ended;
 	b->ended = f;
+	/* It may have been woken to take its file's share, and did not. */
+	if (f->file != NULL && f->file->n_filling < c->filling_max && !c->is_stopping)
+		fetch_wake_file_locked(c, f->file);
 }
 
 void fetch_review_locked(struct cache *c, struct fetch *f, struct batch *b)
@@ -220,9 +253,11 @@ void fetch_promote_locked(struct cache *c, struct chunk *ch, const struct bits *
 		if (f->state == FETCH_QUEUED && f->list == &c->prefetch) {
 			fetch_list_remove(f); /* its token serves it in the new place */
 			list_insert(&c->demand, c->demand.last, f);
-		} else if (f->state == FETCH_WAIT_SLOT) {
-			fetch_list_remove(f);
-			fetch_park_locked(c, f, FETCH_WAIT_SLOT);
+		} else if (f->state == FETCH_WAIT_SLOT || f->state == FETCH_WAIT_FILE) {
+			enum fetch_state state = f->state;
+
+			unpark_locked(f);
+			fetch_park_locked(c, f, state);
 		}
 	}
 }
@@ -341,9 +376,9 @@ void cache_unfetch(struct cache *c, struct cache_file *file, uint64_t chunk_no)
 	for (f = ch != NULL ? ch->fetches : NULL; f != NULL; f = next) {
 		next = f->chunk_next;
 		if (f->is_demand || f->is_resolve || is_waited_for(ch, f) ||
-		    (f->state != FETCH_QUEUED && f->state != FETCH_WAIT_SLOT))
+		    (f->state != FETCH_QUEUED && f->state != FETCH_WAIT_SLOT && f->state != FETCH_WAIT_FILE))
 			continue;
-		fetch_list_remove(f);
+		unpark_locked(f);
 		if (f->is_slot_woken) {
 			f->is_slot_woken = false;
 			c->n_slot_woken--;
@@ -357,7 +392,7 @@ void cache_unfetch(struct cache *c, struct cache_file *file, uint64_t chunk_no)
 
 void fetch_end_all_locked(struct cache *c, struct batch *b)
 {
-	struct fetch_list *lists[] = {&c->demand, &c->prefetch, &c->ending, &c->fd_wait, &c->slot_wait};
+	struct fetch_list *lists[] = {&c->demand, &c->prefetch, &c->ending, &c->fd_wait, &c->slot_wait, &c->file_wait};
 	struct chunk *ch, *next_ch;
 	struct fetch *f, *next;
 

@@ -349,8 +349,9 @@ static int read_run(struct cache *c, struct run *run)
 
 /* ---- the run under the lock ---- */
 
-/* What f still lacks and nobody reads, into the run; false: nothing fits, or no slot is free (*ret_no_slot). */
-static bool run_add_locked(struct cache *c, struct run *run, struct fetch *f, bool *ret_no_slot) HFS_REQUIRES(c->lock)
+/* What f still lacks and nobody reads, into the run; false: nothing fits, or no slot is free (*ret_wait). */
+static bool run_add_locked(struct cache *c, struct run *run, struct fetch *f, enum fetch_state *ret_wait)
+	HFS_REQUIRES(c->lock)
 {
 	struct chunk *ch = f->chunk;
 	uint64_t base = ch->no << c->chunk_shift;
@@ -359,17 +360,23 @@ static bool run_add_locked(struct cache *c, struct run *run, struct fetch *f, bo
 	unsigned at, n;
 	uint8_t *data;
 
-	*ret_no_slot = false;
+	*ret_wait = FETCH_QUEUED;
 	bits_remove(&lack, &ch->valid);
 	bits_remove(&lack, &ch->running);
 	if (bits_is_empty(&lack) || run->n == RUN_FETCHES_MAX || run->n_pieces == PIECES_MAX)
 		return false;
+	if (bits_is_empty(&ch->running) && ch->file->n_filling >= c->filling_max) {
+		*ret_wait = FETCH_WAIT_FILE;
+		return false;
+	}
 	if (slot_is_none(ch->slot))
 		ch->slot = pool_take(c->pool);
 	if (slot_is_none(ch->slot)) {
-		*ret_no_slot = true;
+		*ret_wait = FETCH_WAIT_SLOT;
 		return false;
 	}
+	if (bits_is_empty(&ch->running))
+		ch->file->n_filling++;
 	data = pool_slot_data(c->pool, ch->slot);
 	for (at = bits_next_run(&lack, 0, &n); n > 0 && run->n_pieces < PIECES_MAX;
 	     at = bits_next_run(&lack, at + n, &n)) {
@@ -415,7 +422,7 @@ static void run_extend_locked(struct cache *c, struct run *run) HFS_REQUIRES(c->
 	bool is_busy = c->demand.n + c->prefetch.n > c->cfg.threads_working_max;
 	uint64_t limit_bytes = is_busy ? RUN_BYTES_BUSY : RUN_BYTES;
 	struct fetch *f;
-	bool no_slot;
+	enum fetch_state wait;
 
 	while (run->n < RUN_FETCHES_MAX && run->n_pieces < PIECES_MAX &&
 	       (f = mergeable_locked(c, run, limit_bytes)) != NULL) {
@@ -426,7 +433,7 @@ static void run_extend_locked(struct cache *c, struct run *run) HFS_REQUIRES(c->
 		}
 		f->state = FETCH_RUNNING;
 		f->issued_ns = hfs_now_ns();
-		if (!run_add_locked(c, run, f, &no_slot)) {
+		if (!run_add_locked(c, run, f, &wait)) {
 			fetch_enqueue_locked(c, f, true);
 			return;
 		}
@@ -441,6 +448,10 @@ static void settle_share_locked(struct cache *c, struct chunk *ch, const struct 
 	struct bits lack;
 
 	bits_remove(&ch->running, set);
+	if (bits_is_empty(&ch->running)) {
+		ch->file->n_filling--;
+		fetch_wake_file_locked(c, ch->file);
+	}
 	if (err == 0) {
 		bits_add(&ch->valid, set);
 		read_wake_locked(c, ch, b);
@@ -555,11 +566,13 @@ static void read_with_fd_locked(struct cache *c, struct fetch *f, struct run *ru
 	HFS_REQUIRES(c->lock)
 {
 	uint64_t off_bytes = (f->chunk->no << c->chunk_shift) + f->off_bytes;
-	bool no_slot;
+	enum fetch_state wait;
 	int err;
 
-	if (!run_add_locked(c, run, f, &no_slot)) {
-		if (no_slot) {
+	if (!run_add_locked(c, run, f, &wait)) {
+		if (wait == FETCH_WAIT_FILE) {
+			fetch_park_locked(c, f, FETCH_WAIT_FILE);
+		} else if (wait == FETCH_WAIT_SLOT) {
 			fetch_park_locked(c, f, FETCH_WAIT_SLOT);
 			if (!pool_is_filling_up(c->pool))
 				b->n_starved =
@@ -717,11 +730,12 @@ void visit_main(void *arg)
 	struct batch b = {0};
 
 	hfs_mutex_lock(&c->lock);
-	visit_one_locked(c, &b);
-	if (c->is_stopping)
-		fetch_end_all_locked(c, &b);
-	else
+	if (!c->is_stopping) {
+		visit_one_locked(c, &b);
 		fetch_wake_slots_locked(c);
+		if (c->is_stopping) /* it came meanwhile: what this visit left behind */
+			fetch_end_all_locked(c, &b);
+	}
 	hfs_mutex_unlock(&c->lock);
 	batch_deliver(c, &b);
 }

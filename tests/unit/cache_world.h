@@ -231,6 +231,7 @@ struct world {
 	struct hfs_mutex lock; /* rank ENGINE */
 	struct hfs_cond cond;
 	/* guarded by lock */
+	uint64_t n_events; /* whatever may change what a read lacks */
 	uint64_t n_fetched, n_fetched_ok, n_changed, n_ordered, n_evicted, n_starved;
 	int last_err;
 	uint32_t slots_ready;
@@ -253,6 +254,7 @@ static inline void world_evict_locked(struct world *w)
 		w->newest = &w->oldest;
 	w->n_resident--;
 	w->n_evicted++;
+	w->n_events++;
 	cache_evict(w->cache, r->file, r->chunk_no);
 	cache_file_put(w->cache, r->file);
 	free(r);
@@ -274,6 +276,7 @@ static inline void world_fetched(void *ctx, const struct cache_fetch_result *r)
 
 	hfs_mutex_lock(&w->lock);
 	w->n_fetched++;
+	w->n_events++;
 	w->n_pledged--;
 	w->last_err = r->err;
 	if (r->err == 0) {
@@ -552,16 +555,17 @@ static UNUSED_FN int reader_wait(struct reader *rd)
 {
 	struct world *w = rd->w;
 	struct cache_range missing;
+	uint64_t seen;
 
 	hfs_mutex_lock(&w->lock);
 	while (!rd->is_done) {
-		MUST(hfs_cond_wait_until(&w->cond, &w->lock, hfs_now_ns() + WAIT_NS));
-		if (rd->is_done)
-			break;
+		seen = w->n_events;
 		hfs_mutex_unlock(&w->lock);
 		cache_read_missing(w->cache, &rd->r, &missing);
 		world_fetch_range(w, rd->r.file, &missing);
 		hfs_mutex_lock(&w->lock);
+		while (!rd->is_done && w->n_events == seen)
+			MUST(hfs_cond_wait_until(&w->cond, &w->lock, hfs_now_ns() + WAIT_NS));
 	}
 	hfs_mutex_unlock(&w->lock);
 	return rd->err;

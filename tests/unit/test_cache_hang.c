@@ -67,6 +67,38 @@ Test(cache_hang, nine_hundred_stuck_reads_and_a_healthy_file, .timeout = 120)
 	world_close(&w);
 }
 
+/* All at once, so that none is known to be late yet: still some slots are left for others. */
+Test(cache_hang, a_hung_file_never_holds_all_slots)
+{
+	static struct reader rd[16];
+	struct cache_file *f, *g;
+	struct world w;
+
+	world_open(&w, 4, CHUNK);
+	world_write(&w, "hung", 1, 1, 16 * CHUNK);
+	world_write(&w, "well", 2, 1, 8 * CHUNK);
+	f = world_get(&w, "hung");
+	g = world_get(&w, "well");
+	cr_assert_eq(world_read(&w, f, 0, 1, 1, 1), 0);
+	world_wait_fetched(&w, 1);
+	world_forget_residents(&w);
+	atomic_store(&w.fake.hang_ino, world_ino(&w, "hung"));
+	for (unsigned i = 0; i < 16; i++)
+		cr_assert_eq(reader_start(&rd[i], &w, f, i * CHUNK, CHUNK), 0);
+	wait_hanging(&w, 1);
+	for (unsigned i = 0; i < 8; i++)
+		cr_assert_eq(world_read(&w, g, i * CHUNK, CHUNK, 2, 1), 0);
+	fake_unhang(&w.fake);
+	for (unsigned i = 0; i < 16; i++) {
+		cr_assert_eq(reader_wait(&rd[i]), 0);
+		cr_assert(reader_matches(&rd[i], 1, 1));
+		reader_finish(&rd[i]);
+	}
+	cache_file_put(w.cache, f);
+	cache_file_put(w.cache, g);
+	world_close(&w);
+}
+
 Test(cache_hang, shutdown_answers_and_leaves_the_stuck_thread)
 {
 	struct cache_file *f;

@@ -96,10 +96,22 @@ Test(origin, opens_beneath_the_root_only)
 		const char *path;
 		int err;
 	} cases[] = {
-		{"d/f", 0},	       {"d//f", 0},	     {"d/./f", 0},	     {"", -EISDIR},
-		{"d", -EISDIR},	       {"fifo", -ENXIO},     {"up", -ELOOP},	     {"abs", -ELOOP},
-		{"dirlink/f", -ELOOP}, {"d/flink", -ELOOP},  {"../secret", -EXDEV},  {"d/../d/f", -EXDEV},
-		{"/etc/passwd", -EXDEV}, {"nothing", -ENOENT}, {"d/f/x", -ENOTDIR},    {"loop", -ELOOP},
+		{"d/f", 0},
+		{"d//f", 0},
+		{"d/./f", 0},
+		{"", -EISDIR},
+		{"d", -EISDIR},
+		{"fifo", -ENXIO},
+		{"up", -ELOOP},
+		{"abs", -ELOOP},
+		{"dirlink/f", -ELOOP},
+		{"d/flink", -ELOOP},
+		{"../secret", -EXDEV},
+		{"d/../d/f", -EXDEV},
+		{"/etc/passwd", -EXDEV},
+		{"nothing", -ENOENT},
+		{"d/f/x", -ENOTDIR},
+		{"loop", -ELOOP},
 	};
 	struct place p;
 
@@ -186,10 +198,12 @@ Test(origin, realpath_follows_relative_links_inside)
 		const char *path, *real;
 		int err;
 	} cases[] = {
-		{"d/f", "d/f", 0},	   {"dirlink/f", "d/f", 0},    {"d/far", "d/f", 0},	  {"dot", "", 0},
-		{"dot/dot/d/", "d", 0},	   {"", "", 0},		       {"up", NULL, -EXDEV},	  {"abs", NULL, -EXDEV},
-		{"loop", NULL, -ELOOP},	   {"out", NULL, -EXDEV},      {"d/f/", "d/f", 0},	  {"d/f/x", NULL, -ENOTDIR},
-		{"no", NULL, -ENOENT},	   {"d/../d/f", "d/f", 0},     {"fifo", NULL, -ENXIO},	  {"..", NULL, -EXDEV},
+		{"d/f", "d/f", 0},     {"dirlink/f", "d/f", 0}, {"d/far", "d/f", 0},
+		{"dot", "", 0},	       {"dot/dot/d/", "d", 0},	{"", "", 0},
+		{"up", NULL, -EXDEV},  {"abs", NULL, -EXDEV},	{"loop", NULL, -ELOOP},
+		{"out", NULL, -EXDEV}, {"d/f/", "d/f", 0},	{"d/f/x", NULL, -ENOTDIR},
+		{"no", NULL, -ENOENT}, {"d/../d/f", "d/f", 0},	{"fifo", NULL, -ENXIO},
+		{"..", NULL, -EXDEV},
 	};
 	struct origin_attr attr;
 	struct place p;

@@ -108,6 +108,7 @@ static void *meddler_main(void *arg)
 		case 0:
 			cache_evict(world.cache, g.file, chunk);
 			hfs_mutex_lock(&world.lock); /* readers look again */
+			world.n_events++;
 			hfs_cond_broadcast(&world.cond);
 			hfs_mutex_unlock(&world.lock);
 			break;

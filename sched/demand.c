@@ -107,7 +107,9 @@ static bool demand_want(struct sched *s, const struct demand *d, uint32_t pg, st
 
 	memset(want, 0, sizeof(*want));
 	sch_blocks_set(want, d->b0, d->b1);
-	if (p->next != SCH_NONE && sch_position_stream(s, p->next)->is_speculating) {
+	/* The read itself is done in the books: this is the visit after it. Far ones are not a demand's matter. */
+	if (p->next != SCH_NONE && sch_position_stream(s, p->next)->is_speculating && p->next >= s->pos.low &&
+	    p->next - s->pos.low < sch_max32(s->slots / 4, 1)) {
 		sch_fetch_wanted(s, pg, p->next, want);
 		sch_blocks_set(want, d->b0, d->b1);
 		return false;

@@ -6,7 +6,7 @@
  * first (L_USED: keeping the oldest is what makes never-evict of it, while the just read page sits in the
  * kernel's page cache); then by who asks:
  *   for the order: the farthest next use, never one needed before the page to be fetched (do no harm);
- *   for a guess (read-ahead without an order): nothing that an order names;
+ *   for a guess (read-ahead without an order): what an order names only within a sixteenth of the slots;
  *   for a reader who waits: guesses beyond a quarter of the slots, the farthest next use, whatever it is, all guesses,
  *   and last what was read a moment ago (L_RECENT).
  * Ageing: a page that was not read while everything else was, twice over, belongs to a dataset that is over.
@@ -61,14 +61,28 @@ static uint32_t victim_order(const struct sched *s, uint32_t after)
 	return s->pages[s->pos.page[p]].frame;
 }
 
+/* An old guess for a new one; and a sixteenth of the slots is theirs, also where an order names everything else. */
+static uint32_t victim_guess(const struct sched *s)
+{
+	uint32_t guesses = s->lists[L_AHEAD].count + s->lists[L_RECENT].count;
+
+	if (s->lists[L_AHEAD].count > s->slots / 2)
+		return s->lists[L_AHEAD].head;
+	if (guesses < s->slots / 16)
+		return victim_order(s, SCH_NONE);
+	return SCH_NONE;
+}
+
 static uint32_t victim_pick(const struct sched *s, enum evict_for who, uint32_t position)
 {
 	uint32_t fr = s->lists[L_STALE].head;
 
 	if (fr == SCH_NONE)
 		fr = victim_used(s);
-	if (fr != SCH_NONE || who == EVICT_FOR_GUESS)
+	if (fr != SCH_NONE)
 		return fr;
+	if (who == EVICT_FOR_GUESS)
+		return victim_guess(s);
 	if (who == EVICT_FOR_ORDER) {
 		if (s->lists[L_AHEAD].count > s->slots / 4)
 			return s->lists[L_AHEAD].head;

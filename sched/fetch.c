@@ -253,7 +253,7 @@ static bool fetch_is_allowed(struct sched *s, uint32_t p)
 
 	if (st->is_win_stale)
 		window_update(s, s->pos.stream[p]);
-	return p < st->win_limit;
+	return p < st->win_limit && st->spent_bytes < (uint64_t)s->slots * s->cfg.chunk_bytes;
 }
 
 static uint32_t fetch_next(const struct sched *s, uint32_t from)
@@ -284,6 +284,7 @@ static int fetch_visit(struct sched *s, uint32_t p)
 	if (is_name)
 		return sch_fetch_resolve(s, pg, false, sch_when_deadline(s, p)) ? -ENOMEM : 1;
 	sch_fetch_wanted(s, pg, p, &want);
+	sch_position_stream(s, p)->spent_bytes += sch_position_bytes(s, p);
 	return sch_fetch_page(s, pg, &want, FETCH_AHEAD, sch_when_deadline(s, p)) ? -EAGAIN : 1;
 }
 

@@ -153,7 +153,10 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 			list = L_STALE;
 		}
 	} else if (is_idle) {
-		list = !f->is_used ? L_AHEAD : f->list == L_USED ? L_USED : L_RECENT;
+		if (f->is_used)
+			list = f->list == L_USED ? L_USED : L_RECENT;
+		else /* named by a list that nobody trusts any more: worth nothing */
+			list = p->next != SCH_NONE ? L_STALE : L_AHEAD;
 	}
 	if ((p->tree == T_ABSENT || p->tree == T_DISK) && (p->flags & PG_BAD))
 		p->tree = T_NONE;

@@ -434,6 +434,7 @@ void sch_position_done(struct sched *s, uint32_t p)
 	st->n_done++;
 	s->n_done_all++;
 	st->is_win_stale = true;
+	st->spent_bytes -= sch_min64(st->spent_bytes, sch_position_bytes(s, p));
 	if (p >= st->low && p < st->high && st->gap)
 		st->gap--;
 	if (s->pages[pg].next == p) {

@@ -11,7 +11,7 @@
  * of the reorder window (dropped samples, what the kernel's page cache served). Reads that go on somewhere far
  * ahead (8 in one place) move the marks there; single ones do not.
  *
- * Trust is the share of recent reads of the stream's readers that belonged to it: below 0.8 nothing is
+ * Trust is the share of recently read pages of the stream's readers that belonged to it: below 0.8 nothing is
  * fetched for it any more, above 0.95 it is again (law 9).
  *
  * Callers: sched.c (read), positions.c, entries.c (marks).
@@ -20,10 +20,12 @@
 
 #define REORDER_MIN 64u
 #define JUMP_HITS 8u
-#define TRUST_SHARE (1.0 / 64)
+#define TRUST_SHARE (1.0 / 128)
+#define TRUST_SHARE_BACK (1.0 / 64)
 #define TRUST_LOW 0.8
 #define TRUST_HIGH 0.95
-#define STRANGE_READS 128u /* reads that no list explains before a list nobody has used is doubted */
+#define JUMP_COST 0.05 /* of trust: an order whose readers leap about is not one */
+#define STRANGE_PAGES 16u /* pages read that no list explains before a list nobody has used is doubted */
 #define TAU_SAMPLE 32u
 #define CHAIN_MAX 32u
 #define PARK_NS (5 * SCH_SEC)
@@ -42,6 +44,7 @@ void sch_progress_reset(struct stream *st)
 	st->is_win_stale = true;
 	st->confidence = 1;
 	st->n_matched = st->n_unmatched = 0;
+	st->spent_bytes = 0;
 	st->is_speculating = true;
 	st->n_readers = 0;
 	st->matches_by_others = 0;
@@ -149,10 +152,10 @@ static void stream_raise_high(struct sched *s, uint32_t stream, uint32_t p)
 
 static void stream_trust(struct sched *s, struct stream *st, bool is_hit)
 {
-	st->confidence += ((is_hit ? 1.0 : 0.0) - st->confidence) * TRUST_SHARE;
-	if (is_hit)
-		st->n_matched++;
-	else
+	st->confidence += ((is_hit ? 1.0 : 0.0) - st->confidence) * (st->is_speculating ? TRUST_SHARE : TRUST_SHARE_BACK);
+	if (is_hit && st->n_matched++ == 0)
+		st->confidence = 1; /* what was read before it began says nothing */
+	else if (!is_hit)
 		st->n_unmatched++;
 	if (st->is_speculating && st->confidence < TRUST_LOW) {
 		st->is_speculating = false;
@@ -163,9 +166,24 @@ static void stream_trust(struct sched *s, struct stream *st, bool is_hit)
 	}
 }
 
-void sch_progress_unmatched(struct sched *s, uint64_t reader)
+/* Trust counts pages, not the 128 KiB reads of one: is this one of the last few again? */
+static bool page_is_counted(struct sched *s, uint32_t file, uint64_t chunk_no)
+{
+	uint64_t id = ((uint64_t)file << 32 ^ chunk_no) + 1;
+
+	for (uint32_t i = 0; i < SCH_STRANGE; i++)
+		if (s->strange[i] == id)
+			return true;
+	s->strange[s->strange_at++ % SCH_STRANGE] = id;
+	return false;
+}
+
+void sch_progress_unmatched(struct sched *s, uint32_t file, uint64_t chunk_no, uint64_t reader)
 {
 	bool is_known = false;
+
+	if (page_is_counted(s, file, chunk_no))
+		return;
 
 	for (uint32_t i = 0; i < s->n_streams; i++)
 		is_known = is_known || (s->streams[i].is_live && stream_has_reader(&s->streams[i], reader));
@@ -176,7 +194,7 @@ void sch_progress_unmatched(struct sched *s, uint64_t reader)
 			continue;
 		if (is_known ? !stream_has_reader(st, reader) : st->n_matched > 0)
 			continue; /* somebody else's reader */
-		if (st->n_matched == 0 && ++st->n_unmatched < STRANGE_READS)
+		if (st->n_matched == 0 && ++st->n_unmatched < STRANGE_PAGES)
 			continue;
 		stream_trust(s, st, false);
 	}
@@ -284,6 +302,7 @@ static void visit_touch(struct sched *s, uint32_t p, uint32_t b1, uint64_t reade
 	if (s->pages[pg].frame != SCH_NONE)
 		s->frames[s->pages[pg].frame].done_stream = stream;
 	sch_position_done(s, p);
+	stream_trust(s, st, true);
 	stream_pace(s, st);
 	if (st->low == p)
 		sch_progress_low(s, stream);
@@ -308,6 +327,8 @@ static bool visit_jump(struct sched *s, uint32_t p)
 	stream_raise_high(s, stream, p);
 	st->gap = 0;
 	st->cand = SCH_NONE;
+	if (st->n_matched > 0)
+		st->confidence -= JUMP_COST;
 	sch_progress_low(s, stream);
 	return true;
 }
@@ -325,7 +346,6 @@ enum match sch_progress_read(struct sched *s, uint32_t pg, uint32_t b0, uint32_t
 	if (p == SCH_NONE)
 		return MATCH_NO;
 	st = sch_position_stream(s, p);
-	stream_trust(s, st, true);
 	stream_others(s, st);
 	visit_touch(s, p, b1, reader);
 	return MATCH_YES;

@@ -338,7 +338,7 @@ void sched_read(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len
 	s->demand_misses += is_miss;
 	match = read_match(s, &r, &is_slow);
 	if (match == MATCH_NO)
-		sch_progress_unmatched(s, reader);
+		sch_progress_unmatched(s, file, r.off / s->cfg.chunk_bytes, reader);
 	sch_nohint_read(s, file, r.off, r.end - r.off, match != MATCH_NO, is_slow);
 	if (!read_demand(s, &r, false) && is_miss)
 		read_demand(s, &r, true);

@@ -46,6 +46,7 @@
 #define SCH_BLOCKS_MAX 256
 #define SCH_SEC 1000000000ULL
 #define SCH_MSEC 1000000ULL
+#define SCH_STRANGE 16
 #define SCH_RESOLVES_MAX 64 /* 5 round trips of 1 ms each: 6,600 names/s need 33 */
 
 static inline uint64_t sch_min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -154,6 +155,7 @@ struct stream {
 	uint64_t n_done, n_skipped, n_missing;
 	uint32_t cand; /* first far position that reads seem to have jumped to */
 	uint32_t cand_hits;
+	uint64_t spent_bytes; /* fetched for it and not read since: at most one window (law 9) */
 	uint32_t win_limit; /* first position past @window */
 	bool is_win_stale;
 
@@ -359,6 +361,9 @@ struct sched {
 	uint64_t touched_pages, touched_before; /* size of what is read without an order, in pages */
 	uint32_t touch_epoch, touch_since;
 
+	uint64_t strange[SCH_STRANGE]; /* pages last read that no list explains */
+	uint32_t strange_at;
+
 	struct wait *waits;
 	uint32_t n_waits, cap_waits;
 	uint64_t wait_pages;
@@ -431,7 +436,7 @@ uint64_t sch_positions_bytes(const struct sched *s);
 /* progress.c */
 enum match { MATCH_NO, MATCH_AGAIN, MATCH_YES };
 enum match sch_progress_read(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, uint64_t reader);
-void sch_progress_unmatched(struct sched *s, uint64_t reader);
+void sch_progress_unmatched(struct sched *s, uint32_t file, uint64_t chunk_no, uint64_t reader);
 void sch_progress_done_to(struct sched *s, uint32_t stream, uint64_t visit); /* visits below are done */
 void sch_progress_seek(struct sched *s, uint32_t stream, uint64_t visit);
 void sch_progress_low(struct sched *s, uint32_t stream);

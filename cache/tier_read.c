@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cache/tier_read.c - readers. The caller waits, a thread of the tier reads and verifies into a buffer of its own.
+ *
+ *   queued --> running --> done --(the caller copies)--> freed by who leaves last
+ *                 \-- the caller gave up: freed when the call returns, if ever
+ *
+ * A reader that waited read_wait_ns goes to the origin. If no read at all ended in that time the disk hangs: the tier is off,
+ * and whoever else waits leaves too.
+ */
+#include "cache/tier_i.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum job_kind { JOB_READ, JOB_VERIFY, JOB_PASS };
+
+struct tier_job {
+	struct tier_job *next, **at; /* in t->waiting */
+	struct tier *t;
+	struct hfs_cond done;
+	struct tier_op op;
+	struct tier_name name;
+	struct tier_buf *buf;
+	uint64_t start_ns;
+	enum job_kind kind;
+	uint32_t item_path_bytes, data_off, dataset;
+	int err, fd;
+	bool is_done, is_abandoned; /* guarded by t->lock */
+	char path[];
+};
+
+void tier_read_wake_locked(struct tier *t)
+{
+	for (struct tier_job *j = t->waiting; j != NULL; j = j->next)
+		hfs_cond_signal(&j->done);
+}
+
+static void job_free(struct tier_job *j)
+{
+	tier_buf_put(j->t, j->buf);
+	if (j->fd >= 0)
+		(void)j->t->io->close(j->t->io->ctx, j->fd);
+	hfs_cond_finish(&j->done);
+	free(j);
+}
+
+/* ---- on a thread of the tier ---- */
+
+static int pass_open(struct tier *t, struct tier_job *j)
+{
+	struct tier_big *b = tier_big_of(j->op.obj);
+	char text[TIER_NAME_CAP];
+	struct stat ours, st;
+	int err;
+
+	tier_file_name(text, b->key, 'd');
+	j->fd = t->io->openat(t->io->ctx, t->fd_files, text, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+	if (j->fd < 0)
+		return j->fd;
+	err = tier_check_file(t, j->fd, &st);
+	if (err == 0)
+		err = t->io->fstat(t->io->ctx, b->obj.fd_data, &ours);
+	if (err == 0 && (ours.st_ino != st.st_ino || (uint64_t)st.st_size != b->id.size_bytes))
+		err = -EBADMSG;
+	return err;
+}
+
+static int perform(struct tier *t, struct tier_job *j, bool *ret_is_all_bad)
+{
+	struct tier_obj *o = j->op.obj;
+	const struct tier_name *name = j->kind == JOB_VERIFY ? NULL : &j->name;
+	int err = tier_obj_open(t, o, name);
+
+	*ret_is_all_bad = err == -EBADMSG;
+	if (err < 0)
+		return err;
+	if (j->kind == JOB_PASS) {
+		err = pass_open(t, j);
+		*ret_is_all_bad = err == -EBADMSG;
+		return err;
+	}
+	j->buf = tier_buf_get(t);
+	if (j->buf == NULL)
+		return -ENOMEM;
+	if (o->is_pack)
+		return tier_pack_read(t, tier_pack_of(o), (uint32_t)j->op.where, j->name.key, &j->name.id, j->item_path_bytes,
+				      name, j->buf->data, &j->data_off);
+	return tier_big_read(t, tier_big_of(o), (uint32_t)j->op.where, j->buf->data);
+}
+
+/* The chunk or item is of no use: out of the index, its space given back. True: somebody must be told. */
+static bool drop_locked(struct tier *t, struct tier_job *j, struct tier_obj *o, struct tier_op *op)
+{
+	struct tier_entry *e = tier_entry_find(t, j->name.key);
+
+	if (o->is_dead || e == NULL)
+		return false;
+	if (!o->is_pack) {
+		if (!tier_big_clear(t, tier_big_of(o), (uint32_t)j->op.where))
+			return false;
+		if (tier_big_of(o)->was_passed)
+			tier_obj_kill_locked(t, o);
+		else
+			tier_drop_chunk_locked(t, tier_big_of(o), (uint32_t)j->op.where, op);
+		return true;
+	}
+	if (e->is_big || t->packs[e->small.pack] != tier_pack_of(o) || e->small.off_bytes != j->op.where)
+		return false;
+	tier_drop_item_locked(t, e, op);
+	return true;
+}
+
+static void settle_bad(struct tier *t, struct tier_job *j, struct tier_obj *o, bool is_all_bad)
+{
+	struct tier_op *op = malloc(sizeof(*op));
+	bool is_telling = false;
+
+	if (op == NULL)
+		return;
+	*op = (struct tier_op){.obj = NULL};
+	if (is_all_bad) {
+		tier_obj_lose(t, o);
+	} else {
+		hfs_mutex_lock(&t->lock);
+		is_telling = drop_locked(t, j, o, op);
+		hfs_mutex_unlock(&t->lock);
+		if (is_telling)
+			tier_tell_lost(t, j->dataset, j->name.id, o->is_pack ? 0 : j->op.where);
+	}
+	if (op->obj == NULL) /* not queued */
+		free(op);
+}
+
+static void read_main(void *arg)
+{
+	struct tier_job *j = arg;
+	struct tier *t = j->t;
+	struct tier_obj *o = j->op.obj;
+	bool is_all_bad = false, is_abandoned;
+	int err = perform(t, j, &is_all_bad);
+
+	hfs_mutex_lock(&t->lock);
+	o->n_users++; /* beyond the operation */
+	tier_op_end(t, &j->op);
+	if (err == 0 && !o->is_pack && !o->is_dead && j->kind != JOB_PASS)
+		tier_big_verify(tier_big_of(o), (uint32_t)j->op.where);
+	if (err == -EBADMSG)
+		t->stats.bad++;
+	hfs_mutex_unlock(&t->lock);
+	if (err == -EBADMSG)
+		hfs_log_limited(HFS_LOG_WARNING,
+				"disk cache %s: a chunk of %s failed its check, it is dropped and read from the origin; "
+				"look for disk errors if this goes on",
+				t->dir, j->kind == JOB_VERIFY ? "a file" : j->path);
+	/* After an error of the disk the place is suspect as well: it is written anew elsewhere, or remapped. */
+	if (err == -EBADMSG || err == -ENOENT || (err < 0 && tier_cause_of(err) == TIER_CAUSE_EIO && err != -ENOMEM &&
+						  err != -EMFILE && err != -ENFILE))
+		settle_bad(t, j, o, is_all_bad);
+	if (err < 0 && err != -EBADMSG && err != -ENOENT)
+		tier_error(t, err, false);
+	hfs_mutex_lock(&t->lock);
+	o->n_users--;
+	if (o->is_dead)
+		tier_care_soon_locked(t);
+	j->err = err;
+	j->is_done = true;
+	t->progress_ns = hfs_now_ns();
+	is_abandoned = j->is_abandoned;
+	hfs_cond_signal(&j->done);
+	hfs_mutex_unlock(&t->lock);
+	if (is_abandoned)
+		job_free(j);
+	tier_fds_trim(t);
+}
+
+void tier_read_drop(void *ctx, void (*fn)(void *arg), void *arg)
+{
+	struct tier_job *j = arg;
+	struct tier *t = ctx;
+	bool is_abandoned;
+
+	(void)fn;
+	hfs_mutex_lock(&t->lock);
+	tier_op_end(t, &j->op);
+	j->err = -ESHUTDOWN;
+	j->is_done = true;
+	is_abandoned = j->is_abandoned;
+	hfs_cond_signal(&j->done);
+	hfs_mutex_unlock(&t->lock);
+	if (is_abandoned)
+		job_free(j);
+}
+
+/* ---- the caller's side ---- */
+
+static struct tier_job *job_new(struct tier *t, enum job_kind kind, const struct tier_name *name)
+{
+	struct tier_job *j = malloc(sizeof(*j) + name->path_bytes + 1);
+
+	if (j == NULL)
+		return NULL;
+	*j = (struct tier_job){.t = t, .kind = kind, .name = *name, .fd = -1};
+	if (name->path_bytes > 0)
+		memcpy(j->path, name->path, name->path_bytes);
+	j->path[name->path_bytes] = '\0';
+	j->name.path = j->path;
+	hfs_cond_init(&j->done);
+	return j;
+}
+
+/* The entry, if it is this generation and has the chunk. */
+static struct tier_entry *find_locked(struct tier *t, const struct tier_name *name, uint64_t chunk_no)
+{
+	struct tier_entry *e = tier_entry_find(t, name->key);
+
+	if (e == NULL || !hfs_identity_equal(&e->id, &name->id))
+		return NULL;
+	if (e->is_big && (e->big->chunk_bytes != t->cfg.chunk_bytes || !tier_big_has(e->big, chunk_no)))
+		return NULL;
+	if (!e->is_big && (chunk_no != 0 || e->id.size_bytes > t->cfg.chunk_bytes))
+		return NULL;
+	return e;
+}
+
+static bool may_wait_locked(const struct tier *t)
+{
+	return !t->is_adopted && !t->is_stopping && t->state == TIER_ADOPTING && hfs_now_ns() < t->grace_end_ns;
+}
+
+static void begin_locked(struct tier *t, struct tier_job *j, struct tier_entry *e, uint64_t chunk_no)
+{
+	struct tier_obj *o = e->is_big ? &e->big->obj : &t->packs[e->small.pack]->obj;
+
+	j->item_path_bytes = e->path_bytes;
+	j->dataset = e->dataset;
+	tier_op_begin(t, &j->op, o, e->is_big ? chunk_no : e->small.off_bytes, TIER_OP_READ);
+	if (j->kind != JOB_VERIFY)
+		tier_obj_use_locked(t, o);
+	j->start_ns = hfs_now_ns();
+	j->next = t->waiting;
+	j->at = &t->waiting;
+	if (j->next != NULL)
+		j->next->at = &j->next;
+	t->waiting = j;
+}
+
+static void unwait_locked(struct tier_job *j)
+{
+	*j->at = j->next;
+	if (j->next != NULL)
+		j->next->at = j->at;
+}
+
+/* True: j is done and the caller's. False: it is the thread's now. */
+static bool wait_job(struct tier *t, struct tier_job *j, bool is_patient)
+{
+	const uint64_t limit_ns = t->cfg.read_wait_ns * (is_patient ? 32 : 1);
+	uint64_t deadline_ns = j->start_ns + limit_ns, now_ns;
+	bool is_done, is_hang = false;
+
+	hfs_mutex_lock(&t->lock);
+	while (!j->is_done && t->state != TIER_OFF && !t->is_stopping)
+		if (!hfs_cond_wait_until(&j->done, &t->lock, deadline_ns))
+			break;
+	is_done = j->is_done;
+	unwait_locked(j);
+	if (!is_done) {
+		j->is_abandoned = true;
+		now_ns = hfs_now_ns();
+		is_hang = now_ns >= deadline_ns && now_ns - hfs_max_u64(t->progress_ns, j->start_ns) >= limit_ns;
+		if (now_ns >= deadline_ns)
+			t->stats.read_timeouts++;
+		else if (!t->is_stopping)
+			t->stats.bypassed[t->cause]++;
+	}
+	hfs_mutex_unlock(&t->lock);
+	if (is_hang)
+		tier_trouble(t, TIER_OFF, TIER_CAUSE_HANG);
+	return is_done;
+}
+
+/* 0: *ret_j is done, to be freed. 1: not there. -EIO: not now. */
+static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, uint64_t chunk_no, struct tier_job **ret_j)
+{
+	struct tier_job *j = job_new(t, kind, name);
+	struct tier_entry *e = NULL;
+	int err = 1;
+
+	if (j == NULL)
+		return -EIO;
+	hfs_mutex_lock(&t->lock);
+	if (t->state == TIER_OFF || t->is_stopping) {
+		t->stats.bypassed[t->cause]++;
+		err = -EIO;
+	} else if (kind == JOB_VERIFY) {
+		e = tier_entry_find(t, name->key);
+		if (e != NULL && e->is_big && !tier_big_has(e->big, chunk_no))
+			e = NULL;
+		if (e != NULL)
+			j->name.id = e->id;
+	} else {
+		while ((e = find_locked(t, name, chunk_no)) == NULL && may_wait_locked(t))
+			(void)hfs_cond_wait_until(&t->changed, &t->lock, t->grace_end_ns);
+	}
+	if (kind == JOB_PASS && e != NULL && (!e->is_big || e->big->n_verified != e->big->n_chunks))
+		e = NULL;
+	if (e != NULL)
+		begin_locked(t, j, e, chunk_no);
+	hfs_mutex_unlock(&t->lock);
+	if (e == NULL) {
+		job_free(j);
+		return err;
+	}
+	if (workq_run(t->reads, read_main, j, kind != JOB_VERIFY) < 0)
+		tier_read_drop(t, read_main, j);
+	if (!wait_job(t, j, kind == JOB_VERIFY))
+		return -EIO;
+	*ret_j = j;
+	return 0;
+}
+
+struct tier_name tier_name_of(const struct tier *t, const struct hfs_identity *id, const char *path)
+{
+	struct tier_name name = {.path = path, .path_bytes = (uint32_t)strnlen(path, TIER_PACK_PATH_MAX + 1)};
+
+	name.key = tier_key_of(t->dataset, path, name.path_bytes);
+	if (id != NULL) {
+		name.id = *id;
+		if (id->dev == t->cfg.origin_dev)
+			name.id.dev = 0;
+	}
+	return name;
+}
+
+struct hfs_identity tier_identity_out(const struct tier *t, struct hfs_identity id)
+{
+	if (id.dev == 0)
+		id.dev = t->cfg.origin_dev;
+	return id;
+}
+
+bool tier_lookup(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no)
+{
+	struct tier_name name = tier_name_of(t, id, path);
+	bool is_there;
+
+	hfs_mutex_lock(&t->lock);
+	is_there = t->state != TIER_OFF && !t->is_stopping &&
+		   (find_locked(t, &name, chunk_no) != NULL || may_wait_locked(t));
+	hfs_mutex_unlock(&t->lock);
+	return is_there;
+}
+
+bool tier_read(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no, uint32_t off_bytes,
+	       uint32_t len_bytes, void *buf)
+{
+	struct tier_name name = tier_name_of(t, id, path);
+	uint32_t chunk_len = hfs_chunk_len(id->size_bytes, t->cfg.chunk_bytes, chunk_no);
+	struct tier_job *j;
+	bool is_hit = false;
+	int err;
+
+	if (len_bytes == 0 || off_bytes > chunk_len || len_bytes > chunk_len - off_bytes)
+		return false;
+	err = run_job(t, JOB_READ, &name, chunk_no, &j);
+	if (err == 0) {
+		is_hit = j->err == 0;
+		if (is_hit)
+			memcpy(buf, j->buf->data + j->data_off + off_bytes, len_bytes);
+		job_free(j);
+	}
+	hfs_mutex_lock(&t->lock);
+	t->stats.hits += is_hit;
+	t->stats.hit_bytes += is_hit ? len_bytes : 0;
+	t->stats.misses += !is_hit;
+	hfs_mutex_unlock(&t->lock);
+	return is_hit;
+}
+
+int tier_read_verify(struct tier *t, struct tier_key key, uint64_t chunk_no)
+{
+	struct tier_name name = {.key = key};
+	struct tier_job *j;
+	int err = run_job(t, JOB_VERIFY, &name, chunk_no, &j);
+
+	if (err != 0)
+		return err;
+	err = j->err;
+	job_free(j);
+	return err == 0 ? 0 : err == -ENOENT ? 1 : err == -EBADMSG ? 2 : err == -ESHUTDOWN ? -EIO : 2;
+}
+
+/* ---- passthrough ---- */
+
+/* The pin is taken while the operation still protects the object. */
+int tier_passthrough_open(struct tier *t, const struct hfs_identity *id, const char *path, int *ret_fd)
+{
+	struct tier_name name = tier_name_of(t, id, path);
+	struct tier_entry *e;
+	struct tier_job *j;
+	int err;
+
+	if (id->size_bytes <= t->cfg.chunk_bytes)
+		return -EOPNOTSUPP;
+	err = run_job(t, JOB_PASS, &name, 0, &j);
+	if (err != 0)
+		return -ENOENT;
+	err = j->err;
+	if (err == 0) {
+		hfs_mutex_lock(&t->lock);
+		e = find_locked(t, &name, 0);
+		if (e == NULL || !e->is_big || &e->big->obj != j->op.obj || e->big->n_verified != e->big->n_chunks) {
+			err = -ENOENT;
+		} else {
+			e->big->was_passed = true;
+			e->big->obj.n_pins++;
+			*ret_fd = j->fd;
+			j->fd = -1;
+		}
+		hfs_mutex_unlock(&t->lock);
+	}
+	job_free(j);
+	return err < 0 ? -ENOENT : 0;
+}
+
+void tier_passthrough_close(struct tier *t, const struct hfs_identity *id, const char *path)
+{
+	struct tier_name name = tier_name_of(t, id, path);
+	struct tier_entry *e;
+
+	hfs_mutex_lock(&t->lock);
+	e = tier_entry_find(t, name.key);
+	if (e != NULL && e->is_big && hfs_identity_equal(&e->id, &name.id) && e->big->obj.n_pins > 0)
+		e->big->obj.n_pins--;
+	hfs_mutex_unlock(&t->lock);
+}

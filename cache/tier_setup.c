@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cache/tier_setup.c - the directory of the cache: made, checked, locked; refused with cause and cure.
+ *
+ * What is not plainly ours is left alone: only an empty directory, or one with our marker, is taken. What another version left
+ * below the marker is renamed to trash-*, and removed in the background.
+ */
+#include "cache/tier_i.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct why {
+	char *text;
+	size_t cap;
+};
+
+static int refuse(const struct why *why, int err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static int refuse(const struct why *why, int err, const char *fmt, ...)
+{
+	va_list args;
+
+	if (why->text != NULL && why->cap > 0) {
+		va_start(args, fmt);
+		(void)vsnprintf(why->text, why->cap, fmt, args);
+		va_end(args);
+	}
+	return err;
+}
+
+/* Is there anything but what a check of emptiness may overlook? 1, 0 or an error. */
+static int has_entries(struct tier *t, int fd)
+{
+	char buf[4096] __attribute__((aligned(8)));
+	ssize_t n;
+
+	HFS_TRY(t->io->rewinddir(t->io->ctx, fd));
+	while ((n = t->io->getdents(t->io->ctx, fd, buf, sizeof(buf))) > 0) {
+		for (ssize_t at = 0; at < n;) {
+			const struct dirent64 *d = (const void *)(buf + at);
+
+			at += d->d_reclen;
+			/* lost+found: the root of a fresh file system */
+			if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0 &&
+			    strcmp(d->d_name, "lost+found") != 0)
+				return 1;
+		}
+	}
+	return (int)n;
+}
+
+static int open_dir(struct tier *t, int dirfd, const char *name, int extra_flags)
+{
+	return t->io->openat(t->io->ctx, dirfd, name, O_RDONLY | O_DIRECTORY | extra_flags, 0);
+}
+
+static int check_owner(struct tier *t, const struct why *why, const char *dir, const struct stat *st)
+{
+	struct stat up;
+
+	if (st->st_uid != geteuid())
+		return refuse(why, -EPERM, "cache-dir %s belongs to uid %u, not to uid %u who mounts: use a directory of your own", dir,
+			      (unsigned)st->st_uid, (unsigned)geteuid());
+	if ((st->st_mode & 077) != 0)
+		return refuse(why, -EPERM, "cache-dir %s may be entered by others (mode %04o) and would show them the data: chmod 700 it",
+			      dir, (unsigned)st->st_mode & 07777);
+	HFS_TRY(t->io->fstatat(t->io->ctx, t->fd_dir, "..", &up, 0));
+	if ((up.st_mode & S_IWOTH) != 0 && (up.st_mode & S_ISVTX) == 0)
+		return refuse(why, -EPERM, "the directory above cache-dir %s can be changed by everybody (mode %04o): choose another place, or chmod +t it",
+			      dir, (unsigned)up.st_mode & 07777);
+	return 0;
+}
+
+static int check_fs(struct tier *t, const struct why *why, const char *dir)
+{
+	struct statfs s;
+
+	HFS_TRY(t->io->fstatfs(t->io->ctx, t->fd_dir, &s));
+	if (s.f_type == NFS_SUPER_MAGIC || s.f_type == 0x517b /* SMB */ || s.f_type == 0x00c36400 /* Ceph */)
+		return refuse(why, -EINVAL, "cache-dir %s is itself on a network file system: choose a directory on a local disk", dir);
+	return 0;
+}
+
+/* Is `a` the directory `ino` of `dev`, or below it? */
+static int is_below(struct tier *t, int fd, dev_t dev, ino_t ino)
+{
+	struct stat st, before = {0};
+	int at = fd, up, err = 0;
+
+	for (int depth = 0; depth < 4096; depth++) {
+		err = t->io->fstat(t->io->ctx, at, &st);
+		if (err < 0 || (st.st_dev == dev && st.st_ino == ino)) {
+			err = err < 0 ? err : 1;
+			break;
+		}
+		if (depth > 0 && st.st_dev == before.st_dev && st.st_ino == before.st_ino)
+			break; /* the root */
+		before = st;
+		up = open_dir(t, at, "..", O_PATH);
+		if (at != fd)
+			(void)t->io->close(t->io->ctx, at);
+		at = up;
+		if (at < 0)
+			return at;
+	}
+	if (at != fd)
+		(void)t->io->close(t->io->ctx, at);
+	return err;
+}
+
+static int check_apart(struct tier *t, const struct tier_config *cfg, const struct why *why, const struct stat *dir)
+{
+	struct stat other;
+	int fd, in, out, err;
+
+	for (size_t i = 0; i < cfg->n_apart; i++) {
+		fd = open_dir(t, AT_FDCWD, cfg->apart[i], O_PATH);
+		if (fd == -ENOENT)
+			continue;
+		if (fd < 0)
+			return refuse(why, fd, "cannot look at %s: %s", cfg->apart[i], strerror(-fd));
+		err = t->io->fstat(t->io->ctx, fd, &other);
+		in = err < 0 ? err : is_below(t, t->fd_dir, other.st_dev, other.st_ino);
+		out = err < 0 ? err : is_below(t, fd, dir->st_dev, dir->st_ino);
+		(void)t->io->close(t->io->ctx, fd);
+		if (in > 0 || out > 0)
+			return refuse(why, -EINVAL, "cache-dir %s and %s lie one inside the other: choose a cache-dir apart from both source and mountpoint",
+				      cfg->dir, cfg->apart[i]);
+	}
+	return 0;
+}
+
+/* ---- marker and lock ---- */
+
+static int check_marker(struct tier *t, const struct why *why, const char *dir)
+{
+	const size_t n = sizeof(TIER_MARKER_TEXT) - 1;
+	char text[sizeof(TIER_MARKER_TEXT)] = {0};
+	struct stat st;
+	int fd = t->io->openat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0), err;
+
+	if (fd >= 0) {
+		err = tier_check_file(t, fd, &st);
+		if (err == 0 && tier_read_full(t, fd, text, n, 0) == 0 && memcmp(text, TIER_MARKER_TEXT, n) == 0)
+			err = 1;
+		(void)t->io->close(t->io->ctx, fd);
+		if (err == 1)
+			return 0;
+	}
+	err = has_entries(t, t->fd_dir);
+	if (err != 0)
+		return err < 0 ? err
+			       : refuse(why, -ENOTEMPTY, "cache-dir %s is not empty and has no marker of ours: choose an empty directory", dir);
+	fd = t->io->openat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return fd;
+	err = tier_write_full(t, fd, TIER_MARKER_TEXT, n, 0);
+	(void)t->io->close(t->io->ctx, fd);
+	if (err < 0)
+		(void)t->io->unlinkat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, 0);
+	return err;
+}
+
+/* The text is for people; the lock itself is the kernel's and goes with the process. */
+static int take_lock(struct tier *t, const struct why *why, const char *dir)
+{
+	char text[64] = {0};
+	struct stat st;
+	ssize_t n;
+	int err;
+
+	t->fd_lock = t->io->openat(t->io->ctx, t->fd_dir, TIER_LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600);
+	if (t->fd_lock < 0)
+		return t->fd_lock;
+	HFS_TRY(tier_check_file(t, t->fd_lock, &st));
+	err = t->io->lock(t->io->ctx, t->fd_lock);
+	if (err == -EAGAIN) {
+		n = t->io->pread(t->io->ctx, t->fd_lock, text, sizeof(text) - 1, 0);
+		text[n > 0 ? strspn(text, "pid 0123456789") : 0] = '\0';
+		return refuse(why, -EBUSY, "cache-dir %s is in use by another hintfs (%s): give each mount a cache-dir of its own", dir,
+			      text[0] != '\0' ? text : "pid unknown");
+	}
+	if (err < 0)
+		return refuse(why, err, "cache-dir %s cannot be locked (%s): choose a directory on a local disk", dir, strerror(-err));
+	t->lock_ino = st.st_ino;
+	(void)snprintf(text, sizeof(text), "pid %ld\n", (long)getpid());
+	HFS_TRY(t->io->ftruncate(t->io->ctx, t->fd_lock, 0));
+	return tier_write_full(t, t->fd_lock, text, strlen(text), 0);
+}
+
+/* ---- versions ---- */
+
+static int set_aside(struct tier *t, const char *name)
+{
+	char trash[TIER_NAME_CAP];
+
+	(void)snprintf(trash, sizeof(trash), TIER_TRASH_PREFIX "%016llx", (unsigned long long)tier_random());
+	hfs_log(HFS_LOG_INFO, "disk cache %s: %s is of another format, it is removed in the background", t->dir, name);
+	return t->io->renameat(t->io->ctx, t->fd_dir, name, t->fd_dir, trash);
+}
+
+static bool is_version_name(const char *name)
+{
+	return name[0] == 'v' && name[1] != '\0' && strspn(name + 1, "0123456789") == strlen(name + 1);
+}
+
+static int set_aside_others(struct tier *t)
+{
+	char buf[4096] __attribute__((aligned(8)));
+	ssize_t n;
+
+	HFS_TRY(t->io->rewinddir(t->io->ctx, t->fd_dir));
+	while ((n = t->io->getdents(t->io->ctx, t->fd_dir, buf, sizeof(buf))) > 0) {
+		for (ssize_t at = 0; at < n;) {
+			const struct dirent64 *d = (const void *)(buf + at);
+
+			at += d->d_reclen;
+			if (is_version_name(d->d_name) && strcmp(d->d_name, TIER_VERSION_DIR) != 0)
+				HFS_TRY(set_aside(t, d->d_name));
+		}
+	}
+	return (int)n;
+}
+
+static int make_dir(struct tier *t, int dirfd, const char *name)
+{
+	struct stat st;
+	int fd = t->io->mkdirat(t->io->ctx, dirfd, name, 0700), err;
+
+	if (fd < 0 && fd != -EEXIST)
+		return fd;
+	fd = open_dir(t, dirfd, name, O_NOFOLLOW);
+	if (fd < 0)
+		return fd;
+	err = t->io->fstat(t->io->ctx, fd, &st);
+	if (err == 0 && (st.st_uid != geteuid() || (st.st_mode & 077) != 0))
+		err = -EPERM;
+	if (err < 0)
+		(void)t->io->close(t->io->ctx, fd);
+	return err < 0 ? err : fd;
+}
+
+/* 0: read. -EBADMSG: there is none, or of another format. */
+static int read_top(struct tier *t)
+{
+	struct tier_raw_top raw;
+	struct stat st;
+	int fd = t->io->openat(t->io->ctx, t->fd_version, "tier", O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0), err;
+
+	if (fd < 0)
+		return fd == -ENOENT || fd == -ELOOP ? -EBADMSG : fd;
+	err = tier_check_file(t, fd, &st);
+	if (err == 0)
+		err = tier_read_full(t, fd, &raw, sizeof(raw), 0);
+	if (err == -ENODATA || (err == 0 && !tier_top_decode(&raw, sizeof(raw), &t->salt)))
+		err = -EBADMSG;
+	(void)t->io->close(t->io->ctx, fd);
+	return err;
+}
+
+static int write_top(struct tier *t)
+{
+	struct tier_raw_top raw;
+	int fd = t->io->openat(t->io->ctx, t->fd_version, "tier", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600), err;
+
+	if (fd < 0)
+		return fd;
+	t->salt = tier_random();
+	tier_top_encode(&raw, t->salt);
+	err = tier_write_full(t, fd, &raw, sizeof(raw), 0);
+	if (err == 0) /* all else is worthless without it */
+		err = t->io->fdatasync(t->io->ctx, fd);
+	(void)t->io->close(t->io->ctx, fd);
+	return err;
+}
+
+static int open_version(struct tier *t)
+{
+	int err;
+
+	for (int i = 0; i < 2; i++) {
+		HFS_TRY(t->fd_version = make_dir(t, t->fd_dir, TIER_VERSION_DIR));
+		err = has_entries(t, t->fd_version);
+		if (err >= 0)
+			err = err == 0 ? write_top(t) : read_top(t);
+		if (err != -EBADMSG)
+			break;
+		(void)t->io->close(t->io->ctx, t->fd_version);
+		t->fd_version = -1;
+		HFS_TRY(set_aside(t, TIER_VERSION_DIR));
+	}
+	HFS_TRY(err);
+	HFS_TRY(t->fd_files = make_dir(t, t->fd_version, "files"));
+	HFS_TRY(t->fd_packs = make_dir(t, t->fd_version, "packs"));
+	return 0;
+}
+
+static int setup(struct tier *t, const struct tier_config *cfg, const struct why *why)
+{
+	struct stat st;
+	int err = t->io->mkdirat(t->io->ctx, AT_FDCWD, cfg->dir, 0700);
+
+	if (err < 0 && err != -EEXIST)
+		return err;
+	HFS_TRY(t->fd_dir = open_dir(t, AT_FDCWD, cfg->dir, 0));
+	HFS_TRY(t->io->fstat(t->io->ctx, t->fd_dir, &st));
+	t->dir_dev = st.st_dev;
+	t->dir_ino = st.st_ino;
+	HFS_TRY(check_owner(t, why, cfg->dir, &st));
+	HFS_TRY(check_fs(t, why, cfg->dir));
+	HFS_TRY(check_apart(t, cfg, why, &st));
+	HFS_TRY(check_marker(t, why, cfg->dir));
+	HFS_TRY(take_lock(t, why, cfg->dir));
+	HFS_TRY(set_aside_others(t));
+	return open_version(t);
+}
+
+int tier_setup(struct tier *t, const struct tier_config *cfg, char *text, size_t cap)
+{
+	const struct why why = {.text = text, .cap = cap};
+	int err;
+
+	if (text != NULL && cap > 0)
+		text[0] = '\0';
+	if (cfg->chunk_bytes < 65536 || cfg->chunk_bytes > (UINT32_C(16) << 20) || !hfs_is_pow2(cfg->chunk_bytes) ||
+	    cfg->free_pct > 99)
+		return refuse(&why, -EINVAL, "chunk must be a power of two from 64K to 16M, and cache-free below 100");
+	if (cfg->size_bytes < hfs_max_u64(UINT64_C(4) << 20, 4 * (uint64_t)cfg->chunk_bytes))
+		return refuse(&why, -EINVAL, "cache-size=%llu is too small to hold anything: at least 4M and four chunks",
+			      (unsigned long long)cfg->size_bytes);
+	err = setup(t, cfg, &why);
+	if (err < 0 && (text == NULL || cap == 0 || text[0] == '\0'))
+		(void)refuse(&why, err, "cache-dir %s cannot be used: %s; choose a writable directory on a local disk", cfg->dir,
+			     strerror(-err));
+	return err;
+}

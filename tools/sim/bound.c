@@ -2,8 +2,9 @@
 /*
  * tools/sim/bound.c - what no policy can beat on this work and machine.
  *
- * Bytes of an epoch: what it needs, each block once, less what may have been there at its start (slots + disk). Bytes of
- * all epochs: also the misses of MIN with bypass at that capacity, where reads cover whole pages.
+ * Bytes of an epoch: what it needs, each block once, less what may have been there at its start (slots + disk). Where reads
+ * cover whole pages: the misses of MIN with bypass at that capacity, which knows all epochs; their sum is the bound, a single epoch
+ * may have fewer at the cost of another.
  * Seconds of an epoch: its computing; its bytes over the link, plus the link's overhead a request; in the first epoch, when nothing is
  * there, for every k also latency + bytes of the first k batches + the computing of the others (prefix). Page
  * visits of one batch may be carried in any order, so the prefix is taken at batch borders.
@@ -18,7 +19,7 @@ static double link_s(const struct sim_config *c, uint64_t bytes, uint64_t reques
 
 /* ---- MIN with bypass --------------------------------------------------------------------------------- */
 
-static int min_replay(const struct sim_visits *v, uint32_t n_pages, uint64_t slots, struct sim_bound *b)
+static int min_replay(const struct sim_visits *v, uint32_t n_pages, uint64_t slots, struct sim_bound *b, uint64_t *misses)
 {
 	struct sch_bitmap tree;
 	uint8_t *is_in = calloc((size_t)n_pages + 1, 1);
@@ -37,6 +38,7 @@ static int min_replay(const struct sim_visits *v, uint32_t n_pages, uint64_t slo
 			is_in[pg] = 0;
 		} else {
 			b->min_misses++;
+			misses[v->v[i].epoch]++;
 		}
 		if (next == SIM_NONE || slots == 0)
 			continue;
@@ -68,6 +70,7 @@ struct seen {
 struct need {
 	uint64_t *bytes, *pages; /* [epoch]: distinct */
 	double *prefix_s;	 /* epoch 0 only */
+	uint64_t *misses;	 /* [epoch]: of MIN */
 	bool is_whole;		 /* all reads cover whole pages */
 };
 
@@ -94,8 +97,8 @@ static uint64_t note(const struct sim_work *w, const struct sim_visits *v, struc
 		if (!sim_bits_any(&s->bits, i, i))
 			bytes += i == last ? size - i * v->block_bytes : v->block_bytes;
 	sim_bits_set(&s->bits, x->b0, x->b1);
-	if (x->b0 != 0 || x->b1 != last)
-		n->is_whole = false;
+	if (x->b0 != 0 || x->b1 != last || size != w->chunk_bytes)
+		n->is_whole = false; /* of equal pages: else MIN is no bound */
 	n->bytes[x->epoch] += bytes;
 	return bytes;
 }
@@ -151,13 +154,13 @@ static void epochs(const struct sim_work *w, const struct sim_config *c, const s
 		t = l > t ? l : t;
 		if (e == 0 && *n->prefix_s > t)
 			t = *n->prefix_s;
+		if (n->is_whole)
+			least = n->misses[e] * w->chunk_bytes;
 		b->bytes[e] = least;
 		b->time_s[e] = t;
 		b->total_s += t;
 		b->total_bytes += least;
 	}
-	if (n->is_whole && b->min_misses * w->chunk_bytes > b->total_bytes && w->files[0].size_bytes % w->chunk_bytes == 0)
-		b->total_bytes = b->min_misses * w->chunk_bytes;
 }
 
 int sim_bound_init(const struct sim_work *w, const struct sim_config *c, struct sim_bound *b)
@@ -181,9 +184,10 @@ int sim_bound_init(const struct sim_work *w, const struct sim_config *c, struct 
 	b->bytes = calloc(b->n_epochs + 1, sizeof(*b->bytes));
 	n.bytes = calloc(b->n_epochs + 1, sizeof(*n.bytes));
 	n.pages = calloc(b->n_epochs + 1, sizeof(*n.pages));
+	n.misses = calloc(b->n_epochs + 1, sizeof(*n.misses));
 	rc = -ENOMEM;
-	if (seen && b->time_s && b->bytes && n.bytes && n.pages)
-		rc = min_replay(&v, w->n_pages, (uint64_t)c->slots + c->disk_pages, b);
+	if (seen && b->time_s && b->bytes && n.bytes && n.pages && n.misses)
+		rc = min_replay(&v, w->n_pages, (uint64_t)c->slots + c->disk_pages, b, n.misses);
 	if (rc == 0) {
 		needs(w, c, &v, seen, &n, batches);
 		b->n_epochs = w->ranks[0].n_epochs;
@@ -192,6 +196,7 @@ int sim_bound_init(const struct sim_work *w, const struct sim_config *c, struct 
 	free(seen);
 	free(n.bytes);
 	free(n.pages);
+	free(n.misses);
 	sim_visits_finish(&v);
 	if (rc)
 		sim_bound_finish(b);

@@ -149,7 +149,8 @@ int cache_resolve(struct cache *c, const char *path, uint64_t cookie, uint64_t d
 struct cache_stats {
 	uint32_t slots_total, slots_ready, slots_used, slots_pinned;
 	uint64_t inflight_bytes, origin_bytes, origin_reads, origin_errors, short_reads, retries, stale;
-	uint64_t hit_bytes, miss_reads, parked_reads;
+	uint64_t hit_bytes, miss_reads; /* miss: reads that had to wait */
+	uint64_t parked_reads;		/* waiting now */
 	uint64_t oldest_fetch_ns; /* age of the oldest origin call under way, 0: none */
 	uint32_t threads, threads_busy, fds;
 	uint64_t files;

@@ -164,6 +164,9 @@ void cache_file_fail(struct cache *c, struct cache_file *f, uint64_t chunk_no, i
 		read_fail_locked(c, ch, &lost, err, &b);
 		chunk_settle_locked(c, ch);
 	}
+	bool has_dead = c->graveyard != NULL;
 	hfs_mutex_unlock(&c->lock);
-	batch_deliver(c, &b);
+	read_answer(c, b.ready);
+	if (has_dead) /* the caller may be a thread that must not wait for a close */
+		fd_bury(c);
 }

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define STALE_TRIES 32
 #define PROC_PATH_MAX 32
 
 static int64_t stamp_ns(const struct statx_timestamp *t)
@@ -58,7 +59,7 @@ int origin_stat_fd(struct origin *o, int fd, struct origin_attr *ret)
 	return origin_fd_stat(o, fd, AT_STATX_FORCE_SYNC, ret);
 }
 
-int origin_stat(struct origin *o, const char *path, bool is_fresh, struct origin_attr *ret)
+static int stat_once(struct origin *o, const char *path, bool is_fresh, struct origin_attr *ret)
 {
 	int fd = is_fresh ? origin_path_open_fresh(o, path) : origin_path_open(o, path, O_PATH);
 	int err;
@@ -67,6 +68,16 @@ int origin_stat(struct origin *o, const char *path, bool is_fresh, struct origin
 		return fd;
 	err = origin_fd_stat(o, fd, is_fresh ? AT_STATX_FORCE_SYNC : 0, ret);
 	origin_fd_close(o, fd);
+	return err;
+}
+
+/* ESTALE: see origin_open(). */
+int origin_stat(struct origin *o, const char *path, bool is_fresh, struct origin_attr *ret)
+{
+	int err = -ESTALE;
+
+	for (int try = 0; try < STALE_TRIES && err == -ESTALE; try++)
+		err = stat_once(o, path, is_fresh, ret);
 	return err;
 }
 
@@ -86,12 +97,14 @@ static int reopen(struct origin *o, int path_fd, const char *path)
 
 	(void)snprintf(proc, sizeof(proc), "/proc/self/fd/%d", path_fd);
 	fd = o->io->openat(o->io->ctx, AT_FDCWD, proc, flags | O_CLOEXEC);
-	if (fd == -ENOENT) /* no /proc here; the caller's stat of the descriptor decides */
+	/* No /proc here, or replaced since the walk (then only an open by path makes the kernel ask for the name anew); the caller's
+	 * stat of the descriptor decides. */
+	if (fd == -ENOENT || fd == -ESTALE)
 		fd = origin_path_open(o, path, flags | O_NOFOLLOW);
 	return fd;
 }
 
-int origin_open(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+static int open_once(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr)
 {
 	int path_fd = origin_path_open_fresh(o, path);
 	int fd = -1, err;
@@ -114,6 +127,17 @@ int origin_open(struct origin *o, const char *path, int *ret_fd, struct origin_a
 	}
 	*ret_fd = fd;
 	return 0;
+}
+
+/* A network file system says ESTALE when the file is replaced between the walk and the open, and again if that happens again:
+ * a file that is replaced all the time can be opened all the same. */
+int origin_open(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+{
+	int err = -ESTALE;
+
+	for (int try = 0; try < STALE_TRIES && err == -ESTALE; try++)
+		err = open_once(o, path, ret_fd, ret_attr);
+	return err;
 }
 
 ssize_t origin_readlink(struct origin *o, const char *path, char *buf, size_t cap)

@@ -40,6 +40,7 @@ struct data_req *data_req_new(struct data_view *v)
 	memset(r, 0, sizeof(*r));
 	r->v = v;
 	atomic_init(&r->refs, 1);
+	r->came_ns = hfs_now_ns();
 	r->id = atomic_fetch_add(&v->next_id, 1);
 	return r;
 }
@@ -428,8 +429,6 @@ int data_view_create(struct hintfs *h, struct data_view **ret_v)
 	v->root_dev = origin_dev(h->origin);
 	hfs_mutex_init(&v->lock, HFS_RANK_SESSION);
 	hfs_cond_init(&v->wake);
-	for (unsigned i = 0; i < STALE_SLOTS; i++)
-		v->stale[i].fd = -1;
 	rc = origin_stat(h->origin, "", false, &root);
 	if (!rc)
 		rc = node_table_create(&root, &v->nodes);

@@ -12,8 +12,8 @@
  *
  * Freshness. A name's identity is asked from the origin at LOOKUP (attributes up to `revalidate` old are good) and again, with a
  * fresh open, at OPEN (unless nocto or immutable). An OPEN that finds another identity answers ESTALE; the kernel walks the path
- * again, and the LOOKUP of the same thread (within a second) keeps the descriptor it opened for the OPEN that follows, which binds
- * to it unchecked. So an open never fails because the file is being replaced all the time.
+ * again, and the LOOKUP that follows keeps the generation that it opened for the OPEN that comes next, which binds to it
+ * unchecked. So an open never fails because the file is being replaced all the time (data_open.c).
  */
 #ifndef FS_DATA_H
 #define FS_DATA_H
@@ -94,7 +94,7 @@ struct data_req {
 
 	/* private to fs/data*.c */
 	struct data_view *v;
-	uint64_t id, started_ns;
+	uint64_t id, came_ns, started_ns;
 	struct data_req *prev, *next;
 	_Atomic bool is_answered;
 	_Atomic int refs;

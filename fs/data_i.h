@@ -21,13 +21,15 @@
 #define STALE_SLOTS 256u
 #define DEVS_MAX 256u
 
-/* One OPEN that was answered ESTALE: who asked for which name, and what the LOOKUP that followed found. */
-struct stale_slot {
-	uint64_t until_ns; /* 0: free */
-	uint64_t parent_id, node_id; /* node_id: 0 until the LOOKUP came */
+/* See data_open.c. until_ns 0: free. */
+struct stale_note {
+	uint64_t until_ns, since_ns, parent_id;
 	uint32_t tid;
-	int fd;	    /* owned; -1 */
 	char *name; /* owned */
+};
+struct stale_kept {
+	uint64_t until_ns, fresh_ns, node_id;
+	struct cache_file *file; /* counted; NULL: free */
 };
 
 struct data_view {
@@ -50,8 +52,9 @@ struct data_view {
 	uint32_t pool_n;
 	uint32_t n_metas, n_reads, n_interrupted;
 	bool is_stopping, is_watch_idle;
-	struct stale_slot stale[STALE_SLOTS];
-	uint32_t n_stale;
+	struct stale_note notes[STALE_SLOTS];
+	struct stale_kept kept[STALE_SLOTS];
+	uint32_t n_stale; /* used ones of both */
 	uint64_t devs[DEVS_MAX]; /* origin devices below the root's, for unique inode numbers */
 	uint32_t n_devs;
 	struct statvfs statfs;
@@ -96,8 +99,10 @@ void data_statfs(struct data_req *r);
 void data_xattr(struct data_req *r);
 /* data_open.c */
 void data_open(struct data_req *r);
-bool data_stale_expected(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name);
-void data_stale_keep(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name, uint64_t node_id, int fd);
+/* Was an OPEN of this name answered ESTALE a moment ago? Then a LOOKUP must open it afresh. */
+bool data_stale_expected(struct data_view *v, uint64_t parent_id, const char *name);
+/* A fresh open, begun at fresh_ns, found this generation behind the node; takes the reference. */
+void data_stale_keep(struct data_view *v, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns);
 void data_stale_sweep(struct data_view *v, uint64_t now_ns, bool is_all);
 /* data_dir.c */
 void data_opendir(struct data_req *r);

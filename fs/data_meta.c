@@ -68,14 +68,29 @@ static int lookup_fresh(struct data_view *v, const char *path, struct origin_att
 	return rc;
 }
 
+/* For the OPEN that follows: the generation, with its descriptor. */
+static void keep_generation(struct data_view *v, const struct node *n, const char *path, int fd, uint64_t fresh_ns)
+{
+	struct cache *c = engine_cache(v->h->engine);
+	struct cache_file *f = cache_file_get(c, &n->attr.id, path);
+
+	if (!f) {
+		close(fd);
+		return;
+	}
+	cache_file_give_fd(c, f, fd);
+	data_stale_keep(v, n->id, f, fresh_ns);
+}
+
 static void job_lookup(void *arg)
 {
 	struct data_req *r = arg;
 	struct data_view *v = r->v;
 	struct origin_attr attr;
 	struct node *old = NULL, *n;
+	uint64_t came_ns = hfs_now_ns();
 	int fd = -1, rc = -ENOMEM;
-	bool is_fresh = data_stale_expected(v, r->tid, r->node_id, r->name_own);
+	bool is_fresh = data_stale_expected(v, r->node_id, r->name_own);
 	char *path = data_req_path(r);
 
 	if (!path)
@@ -94,8 +109,8 @@ static void job_lookup(void *arg)
 		goto fail;
 	}
 	data_superseded(v, old);
-	if (is_fresh)
-		data_stale_keep(v, r->tid, r->node_id, r->name_own, n->id, fd);
+	if (fd >= 0)
+		keep_generation(v, n, path, fd, came_ns);
 	fd = -1;
 	answer_node(r, n, &attr);
 	node_put(v->nodes, n);
@@ -165,7 +180,7 @@ void data_lookup(struct data_req *r)
 		data_answer(r, -ENAMETOOLONG, NULL);
 		return;
 	}
-	if (!data_stale_expected(r->v, r->tid, r->node_id, r->name) && lookup_from_memory(r))
+	if (!data_stale_expected(r->v, r->node_id, r->name) && lookup_from_memory(r))
 		return;
 	r->name_own = strdup(r->name);
 	if (!r->name_own) {
@@ -335,7 +350,7 @@ static bool late_lookup(struct data_req *r)
 	struct origin_attr attr;
 	struct node *n;
 
-	if (data_stale_expected(v, r->tid, r->node_id, r->name_own))
+	if (data_stale_expected(v, r->node_id, r->name_own))
 		return false; /* the caller was told that what we know is old */
 	n = node_find(v->nodes, r->node, r->name_own, strlen(r->name_own), true);
 	if (!n)

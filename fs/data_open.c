@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fs/data_open.c - OPEN and RELEASE, and the table that leads an OPEN answered ESTALE to its new generation.
+ * fs/data_open.c - OPEN and RELEASE, and how an OPEN that was answered ESTALE finds its new generation.
  *
- * The table (view->stale, guarded by view->lock): OPEN finds another identity -> slot {thread, parent, name}; the LOOKUP of
- * the same thread and name opens afresh and leaves node id and descriptor in the slot; the OPEN of that node by that thread
- * takes the descriptor and asks nothing. Slots and descriptors die after a second.
+ * The kernel repeats the walk once after an ESTALE, so the second OPEN must not fail for yet another replacement. Two small
+ * tables (guarded by view->lock, entries live a second):
+ *   notes  {thread, parent, name, since}: this thread's OPEN of the name got ESTALE; `since` is when that OPEN came.
+ *   kept   {node, generation with a descriptor, fresh}: a LOOKUP of a noted name opened the file at `fresh` and found
+ *          this generation.
+ * An OPEN by a noted thread of a kept node binds to it without asking if fresh >= since: the content is not older than the
+ * caller's open(). It need not be the same thread's LOOKUP: threads that look one name up at a time share
+ * the answer to one of them.
  */
 #include "fs/data_i.h"
 
@@ -14,123 +19,127 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- the ESTALE table --------------------------------------------------------------------- */
+#define TID_ANY UINT32_MAX
 
-/* Empties a slot; returns its descriptor to be closed without the lock, or -1. */
-static int stale_clear_locked(struct data_view *v, struct stale_slot *s)
-{
-	int fd = s->fd;
+/* ---- notes and kept generations ------------------------------------------------------------ */
 
-	free(s->name);
-	*s = (struct stale_slot){ .fd = -1 };
-	v->n_stale--;
-	return fd;
-}
-
-static struct stale_slot *stale_find_locked(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
+static struct stale_note *note_find_locked(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
 {
 	uint64_t now_ns = hfs_now_ns();
 
 	for (unsigned i = 0; v->n_stale && i < STALE_SLOTS; i++) {
-		struct stale_slot *s = &v->stale[i];
+		struct stale_note *s = &v->notes[i];
 
-		if (s->until_ns > now_ns && s->tid == tid && s->parent_id == parent_id && !strcmp(s->name, name))
+		if (s->until_ns > now_ns && (tid == TID_ANY || s->tid == tid) && s->parent_id == parent_id && !strcmp(s->name, name))
 			return s;
 	}
 	return NULL;
 }
 
-static void stale_note(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
+static void note_clear_locked(struct data_view *v, struct stale_note *s)
 {
-	char *copy = strdup(name);
-	struct stale_slot *s;
-	int fd = -1;
+	free(s->name);
+	*s = (struct stale_note){ 0 };
+	v->n_stale--;
+}
+
+static void note_add(struct data_view *v, const struct data_req *r)
+{
+	char *copy = strdup(r->node->name);
+	struct stale_note *s;
 
 	if (!copy)
 		return;
 	hfs_mutex_lock(&v->lock);
-	s = stale_find_locked(v, tid, parent_id, name);
+	s = note_find_locked(v, r->tid, r->node->parent->id, copy);
 	for (unsigned i = 0; !s && i < STALE_SLOTS; i++) {
-		if (v->stale[i].until_ns == 0)
-			s = &v->stale[i];
+		if (v->notes[i].until_ns == 0)
+			s = &v->notes[i];
 	}
 	if (!s) { /* full: the oldest goes */
-		s = &v->stale[0];
+		s = &v->notes[0];
 		for (unsigned i = 1; i < STALE_SLOTS; i++) {
-			if (v->stale[i].until_ns < s->until_ns)
-				s = &v->stale[i];
+			if (v->notes[i].until_ns < s->until_ns)
+				s = &v->notes[i];
 		}
 	}
 	if (s->until_ns)
-		fd = stale_clear_locked(v, s);
-	*s = (struct stale_slot){ .until_ns = hfs_now_ns() + STALE_NS, .parent_id = parent_id, .tid = tid, .fd = -1, .name = copy };
+		note_clear_locked(v, s);
+	*s = (struct stale_note){ .until_ns = hfs_now_ns() + STALE_NS, .since_ns = r->came_ns, .parent_id = r->node->parent->id,
+				  .tid = r->tid, .name = copy };
 	v->n_stale++;
 	hfs_cond_signal(&v->wake);
 	hfs_mutex_unlock(&v->lock);
-	if (fd >= 0)
-		close(fd);
 }
 
-bool data_stale_expected(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
+bool data_stale_expected(struct data_view *v, uint64_t parent_id, const char *name)
 {
 	hfs_mutex_lock(&v->lock);
-	bool is = stale_find_locked(v, tid, parent_id, name) != NULL;
+	bool is = note_find_locked(v, TID_ANY, parent_id, name) != NULL;
 	hfs_mutex_unlock(&v->lock);
 	return is;
 }
 
-void data_stale_keep(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name, uint64_t node_id, int fd)
+void data_stale_keep(struct data_view *v, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns)
 {
-	int drop = fd;
+	struct stale_kept *k = &v->kept[0];
+	struct cache_file *drop;
 
 	hfs_mutex_lock(&v->lock);
-	struct stale_slot *s = stale_find_locked(v, tid, parent_id, name);
-	if (s) {
-		drop = s->fd;
-		s->fd = fd;
-		s->node_id = node_id;
-		s->until_ns = hfs_now_ns() + STALE_NS;
+	for (unsigned i = 0; i < STALE_SLOTS; i++) {
+		if (v->kept[i].node_id == node_id) {
+			k = &v->kept[i];
+			break;
+		}
+		if (v->kept[i].until_ns < k->until_ns)
+			k = &v->kept[i];
 	}
+	drop = k->file;
+	if (!drop)
+		v->n_stale++;
+	*k = (struct stale_kept){ .until_ns = hfs_now_ns() + STALE_NS, .fresh_ns = fresh_ns, .node_id = node_id, .file = f };
+	hfs_cond_signal(&v->wake);
 	hfs_mutex_unlock(&v->lock);
-	if (drop >= 0)
-		close(drop);
+	if (drop)
+		cache_file_put(engine_cache(v->h->engine), drop);
 }
 
-/* The descriptor that a LOOKUP left for this thread's OPEN of the node, or -1. */
-static int stale_take(struct data_view *v, uint32_t tid, uint64_t node_id)
+/* May this thread's OPEN bind to the node without asking? Its note has done its work then. */
+static bool stale_take(struct data_view *v, const struct data_req *r)
 {
-	int fd = -1;
+	bool is = false;
 
 	hfs_mutex_lock(&v->lock);
-	for (unsigned i = 0; v->n_stale && fd < 0 && i < STALE_SLOTS; i++) {
-		struct stale_slot *s = &v->stale[i];
-
-		if (s->until_ns && s->fd >= 0 && s->tid == tid && s->node_id == node_id) {
-			s->node_id = 0;
-			fd = stale_clear_locked(v, s);
-		}
-	}
+	struct stale_note *s = v->n_stale ? note_find_locked(v, r->tid, r->node->parent->id, r->node->name) : NULL;
+	for (unsigned i = 0; s && !is && i < STALE_SLOTS; i++)
+		is = v->kept[i].file && v->kept[i].node_id == r->node_id && v->kept[i].fresh_ns >= s->since_ns;
+	if (is)
+		note_clear_locked(v, s);
 	hfs_mutex_unlock(&v->lock);
-	return fd;
+	return is;
 }
 
 void data_stale_sweep(struct data_view *v, uint64_t now_ns, bool is_all)
 {
-	int fds[STALE_SLOTS];
+	struct cache_file *drop[STALE_SLOTS];
 	unsigned n = 0;
 
 	hfs_mutex_lock(&v->lock);
 	for (unsigned i = 0; i < STALE_SLOTS; i++) {
-		struct stale_slot *s = &v->stale[i];
+		struct stale_note *s = &v->notes[i];
+		struct stale_kept *k = &v->kept[i];
 
-		if (s->until_ns && (is_all || s->until_ns <= now_ns)) {
-			fds[n] = stale_clear_locked(v, s);
-			n += fds[n] >= 0;
+		if (s->until_ns && (is_all || s->until_ns <= now_ns))
+			note_clear_locked(v, s);
+		if (k->file && (is_all || k->until_ns <= now_ns)) {
+			drop[n++] = k->file;
+			*k = (struct stale_kept){ 0 };
+			v->n_stale--;
 		}
 	}
 	hfs_mutex_unlock(&v->lock);
 	for (unsigned i = 0; i < n; i++)
-		close(fds[i]);
+		cache_file_put(engine_cache(v->h->engine), drop[i]);
 }
 
 /* ---- OPEN ------------------------------------------------------------------------------------ */
@@ -190,7 +199,7 @@ static void answer_estale(struct data_req *r)
 	node_supersede(v->nodes, r->node);
 	node_ref(v->nodes, r->node);
 	data_superseded(v, r->node);
-	stale_note(v, r->tid, r->node->parent->id, r->node->name);
+	note_add(v, r);
 	atomic_fetch_add(&v->h->stale_opens, 1);
 	data_answer(r, -ESTALE, NULL);
 }
@@ -219,29 +228,25 @@ static void job_open(void *arg)
 void data_open(struct data_req *r)
 {
 	struct data_view *v = r->v;
-	int fd;
 
 	if (r->node->kind != S_IFREG) {
 		data_answer(r, r->node->kind == S_IFDIR ? -EISDIR : -ELOOP, NULL);
 		return;
 	}
-	fd = stale_take(v, r->tid, r->node_id);
-	if (fd < 0 && r->node->is_superseded) {
+	bool is_bound = stale_take(v, r);
+	if (!is_bound && r->node->is_superseded) {
 		answer_estale(r);
 		return;
 	}
-	if (fd < 0 && !v->h->opts.is_nocto && !v->h->opts.is_immutable) {
+	if (!is_bound && !v->h->opts.is_nocto && !v->h->opts.is_immutable) {
 		data_park_meta(r, job_open);
 		return;
 	}
 	char *path = data_req_path(r);
-	if (!path) {
-		if (fd >= 0)
-			close(fd);
+	if (path)
+		answer_open(r, path, -1);
+	else
 		data_answer(r, -ENOMEM, NULL);
-		return;
-	}
-	answer_open(r, path, fd);
 	free(path);
 }
 

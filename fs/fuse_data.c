@@ -10,6 +10,7 @@
  */
 #include "fs/data.h"
 #include "fs/fuse_reply.h"
+#include "fs/mountinfo.h"
 
 #include "cache/base/log.h"
 #include "cache/base/time.h"
@@ -41,6 +42,7 @@ struct data_session {
 	bool is_mounted, is_running, is_stopped;
 	void (*on_end)(void *arg);
 	void *on_end_arg;
+	unsigned minor; /* of the mount, for mountinfo_is_held() */
 };
 
 /* ---- translating ------------------------------------------------------------------------ */
@@ -436,8 +438,8 @@ static struct fuse_session *session_new(struct data_session *s)
 	char *source = escape_option(o->source), *list = NULL;
 	struct fuse_session *se = NULL;
 
-	if (source && asprintf(&list, "fsname=%s,subtype=hintfs,ro,nosuid,nodev%s", source,
-			       o->is_allow_other ? ",allow_other,default_permissions" : "") >= 0) {
+	if (source && asprintf(&list, "fsname=%s,subtype=hintfs,ro,nosuid,nodev%s%s", source,
+			       o->is_noexec ? ",noexec" : "", o->is_allow_other ? ",allow_other,default_permissions" : "") >= 0) {
 		char *argv[] = { (char *)"hintfs", (char *)"-o", list, NULL };
 		struct fuse_args args = FUSE_ARGS_INIT(3, argv);
 
@@ -471,6 +473,7 @@ int data_session_create(struct hintfs *h, struct data_session **ret)
 		goto fail;
 	}
 	s->is_mounted = true;
+	s->minor = mountinfo_minor(h->opts.mountpoint);
 	(void)fcntl(fuse_session_fd(s->se), F_SETFD, FD_CLOEXEC);
 	*ret = s;
 	return 0;
@@ -535,8 +538,10 @@ void data_session_stop(struct data_session *s)
 		return;
 	s->is_stopped = true;
 	data_stop(s->view);
-	if (s->is_mounted) {
+	if (s->is_mounted)
 		fuse_session_exit(s->se);
+	/* After an unmount from outside the same place may hold the next daemon's mount already. */
+	if (s->is_mounted && mountinfo_is_held(s->h->opts.mountpoint, s->minor, fuse_session_fd(s->se))) {
 		/* root detaches at once, busy or not; libfuse's way (fusermount3) is for everybody else */
 		if (umount2(s->h->opts.mountpoint, MNT_DETACH | UMOUNT_NOFOLLOW) != 0 || geteuid() != 0)
 			fuse_session_unmount(s->se);

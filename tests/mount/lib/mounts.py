@@ -14,7 +14,7 @@ def private_namespace():
     if _libc.unshare(CLONE_NEWNS) != 0:
         raise OSError(ctypes.get_errno(), "unshare: the mount suite needs root")
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-    if not os.listdir(FUSECTL):
+    if not find(FUSECTL):
         subprocess.run(["mount", "-t", "fusectl", "none", FUSECTL], check=False)
 
 

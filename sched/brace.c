@@ -22,19 +22,19 @@ struct node {
 	uint32_t next;	/* next child of the same parent, 0: none (node 0 is never a child) */
 	uint32_t child; /* first child; 0: none */
 	uint64_t count;
-	uint64_t before;	  /* child of an ALT: results of the children before it */
-	uint64_t bytes;		  /* longest result */
-	uint32_t off, len;	  /* LIT: bytes of the pattern. ALT: its children in b->kids */
-	int64_t first, step;	  /* RUN */
-	unsigned width;		  /* RUN: zero padded to this, sign included; 0: not padded */
-	bool is_letter;		  /* RUN */
+	uint64_t before;     /* child of an ALT: results of the children before it */
+	uint64_t bytes;	     /* longest result */
+	uint32_t off, len;   /* LIT: bytes of the pattern. ALT: its children in b->kids */
+	int64_t first, step; /* RUN */
+	unsigned width;	     /* RUN: zero padded to this, sign included; 0: not padded */
+	bool is_letter;	     /* RUN */
 };
 
 struct brace {
-	char *text; /* owned */
+	char *text;	    /* owned */
 	struct node *nodes; /* owned */
-	uint32_t *match; /* owned while parsing: for '{' the index of its '}', 0: none */
-	uint32_t *kids; /* owned: children of the ALT nodes, for a search by index */
+	uint32_t *match;    /* owned while parsing: for '{' the index of its '}', 0: none */
+	uint32_t *kids;	    /* owned: children of the ALT nodes, for a search by index */
 	uint32_t n, cap, n_kids, cap_kids;
 };
 
@@ -195,7 +195,7 @@ static uint32_t member_end(const struct brace *b, uint32_t i, uint32_t to)
 
 static int parse_alt(struct brace *b, uint32_t from, uint32_t to, unsigned depth, uint32_t *ret)
 {
-	uint32_t alt, last = 0, seq;
+	uint32_t alt = 0, last = 0, seq = 0;
 	int rc = node_new(b, NODE_ALT, &alt);
 
 	for (uint32_t i = from; rc == 0; i++) {
@@ -236,7 +236,7 @@ static int parse_brace(struct brace *b, uint32_t i, unsigned depth, uint32_t *re
 
 static int add_literal(struct brace *b, uint32_t seq, uint32_t *last, uint32_t from, uint32_t to)
 {
-	uint32_t lit;
+	uint32_t lit = 0;
 	int rc;
 
 	if (from == to)
@@ -252,7 +252,7 @@ static int add_literal(struct brace *b, uint32_t seq, uint32_t *last, uint32_t f
 
 static int parse_seq(struct brace *b, uint32_t from, uint32_t to, unsigned depth, uint32_t *ret)
 {
-	uint32_t seq, last = 0, lit = from, node;
+	uint32_t seq = 0, last = 0, lit = from, node = 0;
 	int rc = node_new(b, NODE_SEQ, &seq);
 
 	for (uint32_t i = from; rc == 0 && i < to; i++) {
@@ -276,7 +276,7 @@ static int parse_seq(struct brace *b, uint32_t from, uint32_t to, unsigned depth
 /* The whole: patterns between "::", empty ones left out. */
 static int parse_all(struct brace *b, uint32_t len)
 {
-	uint32_t root, last = 0, seq;
+	uint32_t root = 0, last = 0, seq = 0;
 	int rc = node_new(b, NODE_ALT, &root); /* node 0 */
 
 	for (uint32_t i = 0; rc == 0 && i <= len;) {

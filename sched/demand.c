@@ -160,6 +160,8 @@ static int demand_issue(struct sched *s, struct demand *d)
 
 		f->read_hi = (uint16_t)sch_max32(f->read_hi, d->b1 + 1u);
 		f->is_part = f->is_part || d->is_part;
+		if (d->done_stream != SCH_NONE)
+			f->done_stream = d->done_stream;
 	}
 	if (err == 0 && with_rest) {
 		sch_blocks_set(&want, 0, sch_chunk_blocks(s, d->file, d->chunk_no) - 1);

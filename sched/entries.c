@@ -22,8 +22,10 @@ void sch_entries_finish(struct sched *s, struct stream *st)
 	for (uint64_t i = 0; i < st->n_entries; i++) {
 		uint32_t file = st->blocks[i / ENTRY_BLOCK][i % ENTRY_BLOCK].file;
 
-		if (sch_file(s, file))
-			s->files[file].n_entries--;
+		if (!sch_file(s, file))
+			continue;
+		s->files[file].n_entries--;
+		s->n_missing_entries -= s->files[file].state == FILE_MISSING;
 	}
 	for (uint64_t i = 0; i < st->n_blocks; i++)
 		free(st->blocks[i]);
@@ -83,12 +85,21 @@ static int entries_add(struct sched *s, struct stream *st, const struct sched_en
 	}
 	st->n_entries++;
 	s->n_entries_all++;
-	s->files[e->file].n_entries++;
 	if (s->files[e->file].state == FILE_MISSING) { /* named again: ask again */
+		s->n_missing_entries -= s->files[e->file].n_entries;
 		s->files[e->file].state = FILE_UNKNOWN;
 		s->files[e->file].size_bytes = SCHED_SIZE_UNKNOWN;
 	}
+	s->files[e->file].n_entries++;
 	return 0;
+}
+
+static bool entries_has_other(const struct sched *s, uint32_t stream)
+{
+	for (uint32_t i = 0; i < s->n_streams; i++)
+		if (i != stream && s->streams[i].is_live && s->streams[i].low_visit < s->streams[i].mat_visit)
+			return true;
+	return false;
 }
 
 int64_t sched_stream_append(struct sched *s, uint32_t stream, const struct sched_entry *e, size_t n)
@@ -99,6 +110,9 @@ int64_t sched_stream_append(struct sched *s, uint32_t stream, const struct sched
 	if (stream >= s->n_streams || !s->streams[stream].is_live)
 		return -EINVAL;
 	st = &s->streams[stream];
+	/* What comes now belongs between visits that others have there already. */
+	if (n && s->pos.n > s->pos.low && st->mat_visit >= sch_visits(st) && entries_has_other(s, stream))
+		s->is_dirty_soon = true;
 	for (i = 0; i < n && st->n_entries < s->cfg.entries_max; i++)
 		if (entries_add(s, st, &e[i]))
 			break;

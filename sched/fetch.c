@@ -122,7 +122,10 @@ static int fetch_promote(struct sched *s, uint32_t fr, const struct blocks *want
 			continue;
 		s->n_waiting += !f->is_demand;
 		f->is_demand = true;
-		if (!fetch_emit(s, fe, f->is_resolve ? SCHED_RESOLVE : SCHED_FETCH, s->now_ns))
+		/* A name is asked for once; when it is known by other ways, its data are like any other. */
+		if (f->is_resolve && s->files[s->pages[s->frames[fr].page].file].state != FILE_KNOWN)
+			continue;
+		if (!fetch_emit(s, fe, SCHED_FETCH, s->now_ns))
 			return -ENOMEM;
 	}
 	return 0;

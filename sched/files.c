@@ -188,10 +188,8 @@ static void file_missing(struct sched *s, uint32_t file)
 
 		if (!pg->is_live || pg->file != file)
 			continue;
-		while (pg->is_live && pg->file == file && pg->next != SCH_NONE) {
-			sch_position_stream(s, pg->next)->n_missing++;
+		while (pg->is_live && pg->file == file && pg->next != SCH_NONE)
 			sch_position_done(s, pg->next);
-		}
 	}
 }
 
@@ -205,10 +203,8 @@ static void file_missing_fast(struct sched *s, uint32_t file)
 		file_missing(s, file);
 		return;
 	}
-	while (pg != SCH_NONE && s->pages[pg].is_live && s->pages[pg].file == file && s->pages[pg].next != SCH_NONE) {
-		sch_position_stream(s, s->pages[pg].next)->n_missing++;
+	while (pg != SCH_NONE && s->pages[pg].is_live && s->pages[pg].file == file && s->pages[pg].next != SCH_NONE)
 		sch_position_done(s, s->pages[pg].next);
-	}
 }
 
 static void file_set_alias(struct sched *s, uint32_t file, uint32_t target)
@@ -236,11 +232,15 @@ void sched_file_resolved(struct sched *s, uint32_t file, int err, uint64_t size_
 		return;
 	was_unknown = f->size_bytes == SCHED_SIZE_UNKNOWN;
 	if (err < 0) {
+		if (f->state != FILE_MISSING)
+			s->n_missing_entries += f->n_entries;
 		f->state = FILE_MISSING;
 		file_resolve_drop(s, file);
 		file_missing_fast(s, file);
 		return;
 	}
+	if (f->state == FILE_MISSING) /* it is there after all */
+		s->n_missing_entries -= f->n_entries;
 	if (alias_of != SCHED_NO_FILE && alias_of != file) {
 		f->state = FILE_KNOWN;
 		if (size_bytes != SCHED_SIZE_UNKNOWN)
@@ -311,6 +311,8 @@ void sched_file_changed(struct sched *s, uint32_t file, uint64_t size_bytes)
 	if (!f)
 		return;
 	file_each_page(s, file, page_invalidate);
+	if (f->state == FILE_MISSING)
+		s->n_missing_entries -= f->n_entries;
 	f->size_bytes = size_bytes;
 	f->state = size_bytes == SCHED_SIZE_UNKNOWN ? FILE_UNKNOWN : FILE_KNOWN;
 	f->is_random = 0;

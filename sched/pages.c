@@ -154,7 +154,8 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 		}
 	} else if (is_idle) {
 		if (f->is_used)
-			list = f->list == L_USED ? L_USED : L_RECENT;
+			/* The order knows that nobody comes any more; without one, a moment's grace. */
+			list = f->list == L_USED || f->done_stream != SCH_NONE ? L_USED : L_RECENT;
 		else /* named by a list that nobody trusts any more: worth nothing */
 			list = p->next != SCH_NONE ? L_STALE : L_AHEAD;
 	}
@@ -217,8 +218,7 @@ void sch_page_clip(struct sched *s, uint32_t pg)
 			s->pos.b1[p] = (uint8_t)((sp.end - 1) / s->block_bytes);
 			continue;
 		}
-		sch_position_stream(s, p)->n_missing++; /* past the end */
-		sch_position_done(s, p);
+		sch_position_done(s, p); /* past the end */
 		if (!s->pages[pg].is_live)
 			return;
 	}

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int parse_fail(struct parse_error *e, int err, size_t column, const char *fmt, ...)
+void parse_say(struct parse_error *e, int err, size_t column, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -21,7 +21,6 @@ int parse_fail(struct parse_error *e, int err, size_t column, const char *fmt, .
 	va_start(ap, fmt);
 	vsnprintf(e->message, sizeof(e->message), fmt, ap);
 	va_end(ap);
-	return err;
 }
 
 int parse_u64(const char *s, size_t len, uint64_t *ret)
@@ -98,7 +97,8 @@ static int parse_range(const char *line, const char *tab, const char *end, struc
 				  "2 columns: expected a path alone, or path, offset and length separated by TAB");
 	tab3 = memchr(len, '\t', len_len);
 	if (tab3)
-		return parse_fail(e, -EINVAL, (size_t)(tab3 - line) + 1, "more than 3 columns: expected path, offset, length");
+		return parse_fail(e, -EINVAL, (size_t)(tab3 - line) + 1,
+				  "more than 3 columns: expected path, offset, length");
 	if (parse_u64(off, off_len, &l->off_bytes) < 0 || l->off_bytes > INT64_MAX)
 		return parse_fail(e, -EINVAL, (size_t)(off - line) + 1,
 				  "bad offset: expected a decimal number of bytes below 2^63");

@@ -50,7 +50,8 @@ static unsigned edit_distance(const char *a, size_t a_len, const char *b, size_t
 				best = d[i - 1][j] + 1;
 			if (d[i][j - 1] + 1 < best)
 				best = d[i][j - 1] + 1;
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+			    d[i - 2][j - 2] + 1 < best)
 				best = d[i - 2][j - 2] + 1;
 			d[i][j] = best;
 		}
@@ -100,8 +101,8 @@ static int fail_unknown(const char *word, size_t len, struct parse_error *e)
 	near = parse_nearest(word, len, words, N_DIRECTIVES);
 	if (near)
 		return parse_fail(e, -EINVAL, 1, "\"@%.*s\": unknown directive (did you mean @%s?)", shown, word, near);
-	return parse_fail(e, -EINVAL, 1,
-			  "\"@%.*s\": unknown directive (a name that begins with @ is written ./@...)", shown, word);
+	return parse_fail(e, -EINVAL, 1, "\"@%.*s\": unknown directive (a name that begins with @ is written ./@...)",
+			  shown, word);
 }
 
 struct words {

@@ -77,18 +77,20 @@ int parse_path(const struct parse_roots *roots, const char *path, size_t len, ch
 	if (roots->prefix_len > 0 && strip_dir(&p, &n, roots->prefix, roots->prefix_len))
 		;
 	else if (n > 0 && *p == '/' && !strip_dir(&p, &n, roots->mount, roots->mount_len))
-		return parse_fail(ret_err, -EXDEV, 1,
-				  "an absolute path that is not below the mount %.*s%s(another path in a container? write "
-				  "@prefix DIR first)",
-				  (int)(roots->mount_len < 60 ? roots->mount_len : 60), roots->mount ? roots->mount : "",
-				  roots->mount ? " " : "");
+		return parse_fail(
+			ret_err, -EXDEV, 1,
+			"an absolute path that is not below the mount %.*s%s(another path in a container? write "
+			"@prefix DIR first)",
+			(int)(roots->mount_len < 60 ? roots->mount_len : 60), roots->mount ? roots->mount : "",
+			roots->mount ? " " : "");
 	if (is_normal(p, n)) {
 		*ret_path = p;
 		*ret_len = n;
 		return 0;
 	}
 	if (copy_components(p, n, scratch, ret_len) < 0)
-		return parse_fail(ret_err, -EXDEV, (size_t)(p - path) + 1, "\"..\" could leave the mount: write the path without it");
+		return parse_fail(ret_err, -EXDEV, (size_t)(p - path) + 1,
+				  "\"..\" could leave the mount: write the path without it");
 	*ret_path = scratch;
 	return 0;
 }
@@ -141,8 +143,8 @@ static size_t put_utf8(char *out, unsigned c)
 }
 
 /*
- * The digits after "\u" at *s. A lone \udc80 ... \udcff is the byte 0x80 ... 0xff: what Python's json.dumps makes of a name
- * that is not UTF-8 (surrogateescape). Other lone surrogates and NUL are refused.
+ * The digits after "\u" at *s. A lone \udc80 ... \udcff is the byte 0x80 ... 0xff: what Python's json.dumps makes of a
+ * name that is not UTF-8 (surrogateescape). Other lone surrogates and NUL are refused.
  */
 static int decode_u(const char **s, const char *end, char *out, size_t *n)
 {
@@ -179,7 +181,8 @@ int parse_json_string(const char *line, size_t len, char *out, size_t *ret_len, 
 	while (s < end && *s != '"') {
 		if ((unsigned char)*s < 0x20)
 			return parse_fail(ret_err, -EINVAL, (size_t)(s - line) + 1,
-					  "a control character inside a JSON string: write it as \\u%04x", (unsigned char)*s);
+					  "a control character inside a JSON string: write it as \\u%04x",
+					  (unsigned char)*s);
 		if (*s != '\\') {
 			out[n++] = *s++;
 			continue;
@@ -192,14 +195,16 @@ int parse_json_string(const char *line, size_t len, char *out, size_t *ret_len, 
 		} else if (s < end && *s == 'u') {
 			s++;
 			if (decode_u(&s, end, out, &n) < 0)
-				return parse_fail(ret_err, -EINVAL, (size_t)(at - line) + 1, "bad \\u escape in a JSON string");
+				return parse_fail(ret_err, -EINVAL, (size_t)(at - line) + 1,
+						  "bad \\u escape in a JSON string");
 		} else {
 			return parse_fail(ret_err, -EINVAL, (size_t)(at - line) + 1, "unknown escape in a JSON string");
 		}
 	}
 	if (s == end)
-		return parse_fail(ret_err, -EINVAL, len + 1,
-				  "the JSON string has no closing quote (a name that begins with \" is written ./\"...)");
+		return parse_fail(
+			ret_err, -EINVAL, len + 1,
+			"the JSON string has no closing quote (a name that begins with \" is written ./\"...)");
 	*ret_len = n;
 	*ret_used = (size_t)(s - line) + 1;
 	return 0;

@@ -17,6 +17,7 @@
 
 #define QUANTUM 16u	   /* visits of one stream in a row when several are merged */
 #define UNTRUSTED_MAX 4096u
+#define READ_AHEAD 256u
 #define PER_STEP 16384u	   /* positions a step materialises: half a millisecond */
 
 void sch_positions_finish(struct sched *s)
@@ -144,8 +145,6 @@ static int stream_visit(struct sched *s, uint32_t stream, uint32_t *budget)
 		--*budget; /* a visit of nothing costs time too */
 	if (st->mat_page < sp.n)
 		return 1;
-	if (sp.n == 0 && sp.file != SCHED_NO_FILE && sch_file(s, sp.file) && sch_file(s, sp.file)->state == FILE_MISSING)
-		st->n_missing++;
 	st->mat_visit++;
 	st->mat_page = 0;
 	return 1;
@@ -393,8 +392,13 @@ static void positions_renew(struct sched *s)
 
 void sch_positions_settle(struct sched *s)
 {
+	uint32_t budget = READ_AHEAD;
+
 	if (s->is_dirty)
 		positions_renew(s);
+	positions_low(s);
+	if (s->pos.n - s->pos.low < READ_AHEAD / 2)
+		positions_extend(s, &budget); /* a read may be quicker than the next step */
 }
 
 void sch_positions_run(struct sched *s)

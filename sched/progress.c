@@ -26,6 +26,7 @@
 #define TRUST_HIGH 0.95
 #define JUMP_COST 0.05 /* of trust: an order whose readers leap about is not one */
 #define STRANGE_PAGES 16u /* pages read that no list explains before a list nobody has used is doubted */
+#define TAU_FIRST 4u /* positions for a first idea */
 #define TAU_SAMPLE 32u
 #define CHAIN_MAX 32u
 #define PARK_NS (5 * SCH_SEC)
@@ -38,7 +39,7 @@ void sch_progress_reset(struct stream *st)
 	st->low = st->high = st->gap = 0;
 	st->reorder = REORDER_MIN;
 	st->reorder_seen = 0;
-	st->n_done = st->n_skipped = st->n_missing = 0;
+	st->n_done = st->n_skipped = 0;
 	st->cand = SCH_NONE;
 	st->cand_hits = 0;
 	st->is_win_stale = true;
@@ -224,9 +225,9 @@ static void stream_pace(struct sched *s, struct stream *st)
 
 	if (st->tau_count == 0)
 		st->tau_clock_ns = s->clock_ns;
-	if (++st->tau_count <= TAU_SAMPLE)
+	if (++st->tau_count <= (st->tau_ns > 0 ? TAU_SAMPLE : TAU_FIRST))
 		return;
-	sample = (double)(s->clock_ns - st->tau_clock_ns) / TAU_SAMPLE;
+	sample = (double)(s->clock_ns - st->tau_clock_ns) / (st->tau_count - 1);
 	if (sample < 1)
 		sample = 1;
 	if (st->tau_ns <= 0)
@@ -299,6 +300,7 @@ static void visit_touch(struct sched *s, uint32_t p, uint32_t b1, uint64_t reade
 		else if (st->n_done % 512 == 0)
 			st->reorder_seen -= st->reorder_seen / 8;
 	}
+	s->read_stream = stream;
 	if (s->pages[pg].frame != SCH_NONE)
 		s->frames[s->pages[pg].frame].done_stream = stream;
 	sch_position_done(s, p);
@@ -348,7 +350,7 @@ enum match sch_progress_read(struct sched *s, uint32_t pg, uint32_t b0, uint32_t
 	st = sch_position_stream(s, p);
 	stream_others(s, st);
 	visit_touch(s, p, b1, reader);
-	return MATCH_YES;
+	return st->is_speculating ? MATCH_YES : MATCH_WEAK;
 }
 
 /* ---- explicit marks ------------------------------------------------------------------------------ */
@@ -363,6 +365,7 @@ void sch_progress_seek(struct sched *s, uint32_t stream, uint64_t visit)
 	st->cand = SCH_NONE;
 	st->confidence = 1;
 	st->is_speculating = true;
+	st->spent_bytes = 0;
 	st->is_replaced = true; /* its positions are thrown away */
 	s->is_dirty = true;
 	sch_positions_settle(s);

@@ -285,6 +285,7 @@ static bool read_demand(struct sched *s, const struct read *r, bool is_again)
 			continue;
 		sch_demand_add(s, &(struct demand){.chunk_no = c,
 						   .file = r->file,
+						   .done_stream = s->read_stream,
 						   .b0 = (uint16_t)b0,
 						   .b1 = (uint16_t)b1,
 						   .is_part = c0 != c1,
@@ -336,10 +337,11 @@ void sched_read(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len
 	sch_positions_settle(s);
 	s->needed_bytes += r.end - r.off;
 	s->demand_misses += is_miss;
+	s->read_stream = SCH_NONE;
 	match = read_match(s, &r, &is_slow);
 	if (match == MATCH_NO)
 		sch_progress_unmatched(s, file, r.off / s->cfg.chunk_bytes, reader);
-	sch_nohint_read(s, file, r.off, r.end - r.off, match != MATCH_NO, is_slow);
+	sch_nohint_read(s, file, r.off, r.end - r.off, match > MATCH_WEAK, is_slow);
 	if (!read_demand(s, &r, false) && is_miss)
 		read_demand(s, &r, true);
 }

@@ -152,7 +152,7 @@ struct stream {
 	uint32_t reorder;   /* how far high may be beyond low */
 	uint32_t reorder_seen;
 	uint64_t low_visit, high_visit;
-	uint64_t n_done, n_skipped, n_missing;
+	uint64_t n_done, n_skipped;
 	uint32_t cand; /* first far position that reads seem to have jumped to */
 	uint32_t cand_hits;
 	uint64_t spent_bytes; /* fetched for it and not read since: at most one window (law 9) */
@@ -247,6 +247,7 @@ struct list {
 struct demand {
 	uint64_t chunk_no;
 	uint32_t file;
+	uint32_t done_stream; /* whose visit this read has finished; SCH_NONE */
 	uint16_t b0, b1;
 	bool is_part;  /* of a read over several chunks */
 	bool is_again; /* the cache wants it although we thought that it was there or on its way */
@@ -307,7 +308,7 @@ struct sched {
 
 	struct stream *streams;
 	uint32_t n_streams;
-	uint64_t n_entries_all;
+	uint64_t n_entries_all, n_missing_entries;
 
 	struct positions pos;
 	bool is_dirty;	     /* positions must be built again */
@@ -361,6 +362,7 @@ struct sched {
 	uint64_t touched_pages, touched_before; /* size of what is read without an order, in pages */
 	uint32_t touch_epoch, touch_since;
 
+	uint32_t read_stream; /* whose visit the read under way has finished */
 	uint64_t strange[SCH_STRANGE]; /* pages last read that no list explains */
 	uint32_t strange_at;
 
@@ -434,7 +436,7 @@ static inline struct stream *sch_position_stream(const struct sched *s, uint32_t
 uint64_t sch_positions_bytes(const struct sched *s);
 
 /* progress.c */
-enum match { MATCH_NO, MATCH_AGAIN, MATCH_YES };
+enum match { MATCH_NO, MATCH_WEAK /* by a list that is not trusted */, MATCH_AGAIN, MATCH_YES };
 enum match sch_progress_read(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, uint64_t reader);
 void sch_progress_unmatched(struct sched *s, uint32_t file, uint64_t chunk_no, uint64_t reader);
 void sch_progress_done_to(struct sched *s, uint32_t stream, uint64_t visit); /* visits below are done */

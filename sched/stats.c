@@ -56,6 +56,7 @@ void sched_stats_get(const struct sched *s, struct sched_stats *ret)
 				    .bound_bytes = s->bound_bytes,
 				    .bound_s = stats_bound_s(s),
 				    .concurrency = s->concurrency};
+	ret->missing_entries = s->n_missing_entries;
 	for (uint32_t i = 0; i < s->n_frames; i++) {
 		if (s->frames[i].page == SCH_NONE)
 			continue;
@@ -70,8 +71,20 @@ void sched_stats_get(const struct sched *s, struct sched_stats *ret)
 		if (!st->is_live || st->is_internal)
 			continue;
 		ret->pending_entries += sch_visits(st) - sch_min64(st->low_visit, sch_visits(st));
-		ret->missing_entries += st->n_missing;
 	}
+}
+
+/* Counted when somebody asks: names that do not exist are rare. */
+static uint64_t stream_missing(const struct sched *s, const struct stream *st)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; s->n_missing_entries && i < st->n_entries; i++) {
+		const struct file *f = sch_file(s, st->blocks[i / ENTRY_BLOCK][i % ENTRY_BLOCK].file);
+
+		n += f && f->state == FILE_MISSING;
+	}
+	return n;
 }
 
 int sched_stream_stats_get(const struct sched *s, uint32_t stream, struct sched_stream_stats *ret)
@@ -85,7 +98,7 @@ int sched_stream_stats_get(const struct sched *s, uint32_t stream, struct sched_
 	st = &s->streams[stream];
 	*ret = (struct sched_stream_stats){.entries = st->n_entries,
 					   .pending = sch_visits(st) - sch_min64(st->low_visit, sch_visits(st)),
-					   .missing = st->n_missing,
+					   .missing = stream_missing(s, st),
 					   .skipped = st->n_skipped,
 					   .low = st->low_visit,
 					   .high = sch_max64(st->high_visit, st->low_visit),

@@ -110,10 +110,17 @@ static uint32_t tier_epoch(const struct sched *s)
 	return (uint32_t)sch_min64(n, SCH_NONE / 2);
 }
 
-/* The use of the page after the one it is wanted for now. */
+/* The use of the page after the one that it was brought for: that one is served from the slot. */
 static uint32_t tier_next_use(const struct sched *s, uint32_t pg)
 {
-	return s->pages[pg].next;
+	uint32_t p = s->pages[pg].next;
+
+	if (p == SCH_NONE || s->frames[s->pages[pg].frame].is_used)
+		return p;
+	p = s->pos.next[p];
+	while (p != SCH_NONE && sch_position_is_done(s, p))
+		p = s->pos.next[p];
+	return p;
 }
 
 static uint32_t tier_victim(struct sched *s, uint32_t newcomer)

@@ -230,6 +230,7 @@ static bool wait_page(struct sched *s, struct wait *w, const struct span *sp, ui
 	if (!blocks_are_asked(s, pg, b0, b1))
 		sch_demand_add(s, &(struct demand){.chunk_no = chunk_no,
 						   .file = sp->file,
+						   .done_stream = SCH_NONE,
 						   .b0 = (uint16_t)b0,
 						   .b1 = (uint16_t)b1});
 	return false;

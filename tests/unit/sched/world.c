@@ -182,7 +182,12 @@ static void do_fetch(struct world *w, const struct sched_action *a)
 				.is_resolve = is_resolve,
 				.from_tier = a->from_tier};
 
-	for (uint32_t i = 0; i < w->n_fetches; i++) /* said again as demand: pulled forward, still one fetch */
+	for (uint32_t i = 0; i < w->n_fetches; i++) { /* said again as demand: pulled forward, still one fetch */
+		if (w->fetches[i].page == id && w->fetches[i].is_resolve && !is_resolve && takes_slot(w, &w->fetches[i]) &&
+		    a->is_demand) {
+			w->fetches[i].is_demand = true; /* the look-up brings it */
+			return;
+		}
 		if (w->fetches[i].page == id && w->fetches[i].off == f.off && w->fetches[i].len == f.len &&
 		    w->fetches[i].is_resolve == is_resolve) {
 			CHECK(a->is_demand, "a prefetch of %u:%" PRIu64 " twice", a->file, a->chunk_no);
@@ -190,6 +195,7 @@ static void do_fetch(struct world *w, const struct sched_action *a)
 			w->fetches[i].is_cancelled = false;
 			return;
 		}
+	}
 	CHECK(a->len_bytes > 0 && a->off_bytes % block_bytes(w) == 0, "range %u+%u", a->off_bytes, a->len_bytes);
 	CHECK(is_resolve || a->chunk_no * w->cfg.chunk_bytes + a->off_bytes + a->len_bytes <= w->sizes[a->file],
 	      "past the end of file %u", a->file);

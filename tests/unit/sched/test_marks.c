@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each mark changes what is fetched or evicted, and in which order, so that it can be seen. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <string.h>
+
+#include "tests/unit/sched/check.h"
+#include "tests/unit/sched/world.h"
+
+#define MIB (1ULL << 20)
+
+static struct world w;
+static uint32_t st, f;
+
+static void setup(uint32_t slots, uint32_t chunks)
+{
+	struct sched_config cfg = {
+		.chunk_bytes = MIB, .slots = slots, .inflight_max = 64, .inflight_bytes_max = 256 * MIB};
+
+	world_open(&w, &cfg);
+	f = world_file(&w, chunks * MIB, true);
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+}
+
+static void add(uint32_t chunk)
+{
+	struct sched_entry e = {f, chunk * MIB, MIB};
+
+	cr_assert_eq(sched_stream_append(w.s, st, &e, 1), 1);
+}
+
+static void add_all(uint32_t from, uint32_t to)
+{
+	for (uint32_t i = from; i < to; i++)
+		add(i);
+}
+
+static int mark(enum sched_mark m, uint64_t value)
+{
+	return sched_stream_mark(w.s, st, m, value, w.now_ns);
+}
+
+static void settle(void)
+{
+	world_run(&w, w.now_ns + 1000000000);
+}
+
+static bool was_fetched(uint32_t chunk, uint32_t from)
+{
+	return world_find(&w, SCHED_FETCH, f, chunk, from) != UINT32_MAX;
+}
+
+static struct sched_stream_stats stats(void)
+{
+	struct sched_stream_stats q;
+
+	cr_assert_eq(sched_stream_stats_get(w.s, st, &q), 0);
+	return q;
+}
+
+Test(marks, window_in_bytes)
+{
+	setup(64, 40);
+	cr_assert_eq(mark(SCHED_MARK_WINDOW_BYTES, 5 * MIB), 0);
+	add_all(0, 40);
+	settle();
+	cr_assert(was_fetched(4, 0));
+	cr_assert_not(was_fetched(5, 0), "5 MiB ahead and no more");
+	cr_assert(world_read(&w, f, 0, MIB, 1));
+	settle();
+	cr_assert(was_fetched(5, 0), "the window moves with the reader");
+	cr_assert_not(was_fetched(6, 0));
+	cr_assert_eq(mark(SCHED_MARK_WINDOW_BYTES, 9 * MIB), 0);
+	settle();
+	cr_assert(was_fetched(9, 0), "a wider one at once");
+	world_close(&w);
+}
+
+Test(marks, window_in_batches)
+{
+	setup(64, 40);
+	cr_assert_eq(mark(SCHED_MARK_WINDOW_BATCHES, 2), 0);
+	for (uint32_t i = 0; i < 40; i++) {
+		if (i % 4 == 0)
+			cr_assert_eq(mark(SCHED_MARK_BATCH_NEXT, 0), 0);
+		add(i);
+	}
+	settle();
+	cr_assert(was_fetched(11, 0), "the batch that is read and two more");
+	cr_assert_not(was_fetched(12, 0));
+	world_close(&w);
+}
+
+Test(marks, seek)
+{
+	setup(8, 40);
+	add_all(0, 40);
+	cr_assert_eq(mark(SCHED_MARK_SEEK, 30), 0);
+	settle();
+	cr_assert_eq(w.log[0].chunk_no, 30);
+	cr_assert_not(was_fetched(0, 0));
+	cr_assert_eq(stats().low, 30);
+	cr_assert_eq(mark(SCHED_MARK_SEEK, 3), 0, "backward too");
+	settle();
+	cr_assert(was_fetched(3, 0));
+	cr_assert_not(was_fetched(2, 0));
+	cr_assert_eq(mark(SCHED_MARK_SEEK, 41), -EINVAL);
+	world_close(&w);
+}
+
+Test(marks, done)
+{
+	setup(8, 40);
+	add_all(0, 40);
+	settle();
+	cr_assert_not(was_fetched(15, 0), "8 slots");
+	cr_assert_eq(mark(SCHED_MARK_DONE, 9), 0);
+	settle();
+	cr_assert(was_fetched(15, 0), "what was said to be read makes room");
+	cr_assert_eq(stats().low, 10);
+	cr_assert_eq(mark(SCHED_MARK_DONE, 40), -EINVAL);
+	world_close(&w);
+}
+
+Test(marks, done_batch)
+{
+	setup(8, 40);
+	for (uint32_t i = 0; i < 40; i++) {
+		if (i % 10 == 0)
+			cr_assert_eq(mark(SCHED_MARK_BATCH, 100 + i / 10), 0);
+		add(i);
+	}
+	cr_assert_eq(mark(SCHED_MARK_DONE_BATCH, 101), 0);
+	settle();
+	cr_assert_eq(w.log[0].chunk_no, 20);
+	cr_assert_eq(stats().batch, 102);
+	cr_assert_eq(mark(SCHED_MARK_DONE_BATCH, 7), -EINVAL, "no such batch");
+	world_close(&w);
+}
+
+Test(marks, batches_are_numbered_per_epoch)
+{
+	uint64_t n = 0;
+
+	setup(8, 40);
+	for (uint32_t e = 0; e < 2; e++) {
+		cr_assert_eq(mark(SCHED_MARK_EPOCH, 5 + e), 0);
+		for (uint32_t i = 0; i < 20; i++) {
+			if (i % 5 == 0)
+				cr_assert_eq(mark(SCHED_MARK_BATCH_NEXT, 0), 0);
+			add(e * 20 + i);
+		}
+	}
+	cr_assert_eq(stats().epoch, 5);
+	for (uint32_t i = 0; i < 26; i++)
+		cr_assert(world_read(&w, f, i * MIB, MIB, 1));
+	cr_assert_eq(stats().epoch, 6);
+	cr_assert_eq(stats().batch, 1);
+	/* Past batch 2 of this epoch: not of the one before. */
+	n = w.n_log;
+	cr_assert_eq(mark(SCHED_MARK_DONE_BATCH, 2), 0);
+	settle();
+	cr_assert_eq(stats().low, 35);
+	cr_assert_not(was_fetched(34, (uint32_t)n) && !was_fetched(35, 0));
+	world_close(&w);
+}
+
+/* An epoch mark orders ranks that have not the same number of batches in an epoch. */
+Test(marks, epoch_orders_ranks)
+{
+	uint32_t other;
+	struct sched_entry e = {0};
+
+	setup(64, 40);
+	cr_assert_eq(sched_stream_create(w.s, &other), 0);
+	for (uint32_t i = 0; i < 8; i++) { /* 4 batches an epoch */
+		if (i % 4 == 0)
+			cr_assert_eq(mark(SCHED_MARK_EPOCH_NEXT, 0), 0);
+		cr_assert_eq(mark(SCHED_MARK_BATCH_NEXT, 0), 0);
+		add(i);
+	}
+	for (uint32_t i = 0; i < 4; i++) { /* 2 batches an epoch */
+		if (i % 2 == 0)
+			cr_assert_eq(sched_stream_mark(w.s, other, SCHED_MARK_EPOCH_NEXT, 0, 0), 0);
+		cr_assert_eq(sched_stream_mark(w.s, other, SCHED_MARK_BATCH_NEXT, 0, 0), 0);
+		e = (struct sched_entry){f, (20 + i) * MIB, MIB};
+		cr_assert_eq(sched_stream_append(w.s, other, &e, 1), 1);
+	}
+	settle();
+	cr_assert_gt(world_find(&w, SCHED_FETCH, f, 22, 0), world_find(&w, SCHED_FETCH, f, 3, 0),
+		     "the second epoch comes after all of the first");
+	cr_assert_lt(world_find(&w, SCHED_FETCH, f, 20, 0), world_find(&w, SCHED_FETCH, f, 1, 0));
+	world_close(&w);
+}
+
+/* What comes again is kept: the repeat is known, though it is not written out. */
+Test(marks, repeat)
+{
+	setup(8, 12);
+	add_all(0, 12);
+	cr_assert_eq(mark(SCHED_MARK_REPEAT, 3), 0);
+	cr_assert_eq(mark(SCHED_MARK_REPEAT, 0), -EINVAL);
+	for (uint32_t e = 0; e < 3; e++)
+		for (uint32_t i = 0; i < 12; i++) {
+			cr_assert(world_read(&w, f, i * MIB, MIB, 1), "pass %u chunk %u", e, i);
+			world_run(&w, w.now_ns + 50000000);
+		}
+	cr_assert_eq(stats().pending, 0);
+	cr_assert_eq(stats().entries, 12);
+	/* 12 + 2 x (12 - 8) at best, and a few before the pace is known; LRU would fetch all 36. */
+	cr_assert_leq(w.n_fetched, 28, "%lu fetches", (unsigned long)w.n_fetched);
+	world_close(&w);
+}
+
+Test(marks, repeats_nest)
+{
+	struct sched_entry e;
+
+	setup(64, 12);
+	add(0);
+	cr_assert_eq(mark(SCHED_MARK_REPEAT, 2), 0);
+	add(1);
+	cr_assert_eq(mark(SCHED_MARK_REPEAT, 2), 0);
+	add(2);
+	static const uint32_t seq[] = {0, 0, 1, 0, 0, 1, 2};
+
+	cr_assert_eq(stats().pending, 7);
+	for (uint32_t i = 0; i < 7; i++) {
+		cr_assert(world_read(&w, f, seq[i] * MIB, MIB, 1));
+		cr_assert_eq(stats().low, i + 1, "visit %u", i);
+	}
+	cr_assert_eq(sched_stream_entry(w.s, st, 2, &e), 0);
+	cr_assert_eq(e.off_bytes, 2 * MIB);
+	cr_assert_eq(sched_stream_entry(w.s, st, 3, &e), -ENOENT);
+	world_close(&w);
+}
+
+/* In a bag any entry may be the next: a read far ahead is one of it and moves no cursor over the others. */
+Test(marks, any)
+{
+	setup(16, 400);
+	cr_assert_eq(mark(SCHED_MARK_ANY, 0), 0);
+	add_all(0, 300);
+	cr_assert_eq(mark(SCHED_MARK_ORDERED, 0), 0);
+	add_all(300, 400);
+	settle();
+	for (uint32_t i = 0; i < 20; i++)
+		cr_assert(world_read(&w, f, (280 - i) * MIB, MIB, 1));
+	cr_assert_eq(stats().low, 0, "entry 0 may still come");
+	cr_assert_eq(stats().skipped, 0);
+	cr_assert_gt(stats().confidence, 0.99);
+	world_close(&w);
+
+	/* The same without the mark: the readers have jumped. */
+	setup(16, 400);
+	add_all(0, 400);
+	settle();
+	for (uint32_t i = 0; i < 20; i++)
+		cr_assert(world_read(&w, f, (280 + i) * MIB, MIB, 1));
+	cr_assert_geq(stats().low, 280);
+	cr_assert_gt(stats().skipped, 200);
+	world_close(&w);
+}
+
+Test(marks, cancel)
+{
+	uint32_t at;
+
+	setup(8, 40);
+	add_all(0, 40);
+	settle();
+	sched_stream_cancel(w.s, st);
+	at = w.n_log;
+	settle();
+	cr_assert_eq(stats().entries, 0);
+	for (uint32_t i = at; i < w.n_log; i++)
+		cr_assert_neq(w.log[i].kind, SCHED_FETCH, "nothing is fetched for a list that is gone");
+	world_close(&w);
+}
+
+Test(marks, a_new_list_keeps_what_both_name)
+{
+	uint32_t at;
+
+	setup(16, 40);
+	add_all(0, 8);
+	settle();
+	cr_assert_eq(w.n_fetched, 8);
+	sched_stream_replace(w.s, st);
+	at = w.n_log;
+	add_all(4, 12);
+	settle();
+	for (uint32_t c = 4; c < 8; c++)
+		cr_assert_not(was_fetched(c, at), "chunk %u was there", c);
+	cr_assert(was_fetched(8, at));
+	cr_assert_eq(w.n_fetched, 12);
+	world_close(&w);
+}
+
+Test(marks, appending_while_reading)
+{
+	setup(16, 100);
+	for (uint32_t i = 0; i < 100; i++) {
+		add(i);
+		cr_assert(world_read(&w, f, i * MIB, MIB, 1));
+	}
+	cr_assert_eq(w.n_fetched, 100);
+	cr_assert_eq(stats().pending, 0);
+	check_invariants(w.s);
+	world_close(&w);
+}

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Readers that wait, readers without an order, waits, the tier, and orders that are wrong (law 9). */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/sched/check.h"
+#include "tests/unit/sched/world.h"
+
+#define KIB 1024ULL
+#define MIB (1ULL << 20)
+
+static uint64_t rng = 88172645463325252ULL;
+
+static uint32_t rnd(uint32_t n)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return (uint32_t)(rng % n);
+}
+
+static struct sched_config config(uint32_t slots, uint32_t disk)
+{
+	return (struct sched_config){.chunk_bytes = MIB,
+				     .slots = slots,
+				     .disk_pages = disk,
+				     .inflight_max = 64,
+				     .inflight_bytes_max = 256 * MIB};
+}
+
+static uint32_t order(struct world *w, uint32_t file, uint64_t off, uint64_t len)
+{
+	struct sched_entry e = {file, off, len};
+	uint32_t st;
+
+	cr_assert_eq(sched_stream_create(w->s, &st), 0);
+	cr_assert_eq(sched_stream_append(w->s, st, &e, 1), 1);
+	return st;
+}
+
+/* ---- demand ---------------------------------------------------------------------------------- */
+
+Test(demand, overtakes_prefetch)
+{
+	struct sched_config cfg = config(64, 0);
+	struct world w;
+	uint32_t f, g, at;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 1000 * MIB, true);
+	g = world_file(&w, MIB, true);
+	order(&w, f, 0, 0);
+	world_step(&w);
+	at = w.n_log;
+	cr_assert_gt(at, 0);
+	world_read_start(&w, g, 0, MIB, 9, 1);
+	cr_assert_gt(w.n_log, at);
+	cr_assert_eq(w.log[at].file, g, "at once, although the order has more to fetch");
+	cr_assert(w.log[at].is_demand);
+	world_close(&w);
+}
+
+Test(demand, first_in_first_out_when_there_is_no_slot)
+{
+	struct sched_config cfg = config(2, 0);
+	struct world w;
+	uint32_t f, last = 0;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 20 * MIB, true);
+	for (uint32_t i = 0; i < 10; i++)
+		world_read_start(&w, f, (19 - 2 * i) * MIB, 4096, i + 1, i + 1);
+	world_run(&w, w.now_ns + 1000000000);
+	for (uint32_t i = 0; i < 10; i++) {
+		uint32_t at = world_find(&w, SCHED_FETCH, f, 19 - 2 * i, 0);
+
+		cr_assert_neq(at, UINT32_MAX, "reader %u", i);
+		cr_assert(i == 0 || at > last, "reader %u before the one that came earlier", i);
+		cr_assert_not(world_is_waiting(&w, i + 1));
+		last = at;
+	}
+	world_close(&w);
+}
+
+Test(demand, a_prefetch_on_its_way_is_pulled_forward)
+{
+	struct sched_config cfg = config(64, 0);
+	struct world w;
+	uint32_t f, at;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 64 * MIB, true);
+	order(&w, f, 0, 0);
+	world_step(&w);
+	at = w.n_log;
+	cr_assert_neq(world_find(&w, SCHED_FETCH, f, 3, 0), UINT32_MAX);
+	world_read_start(&w, f, 3 * MIB, MIB, 1, 1);
+	cr_assert_neq(world_find(&w, SCHED_FETCH, f, 3, at), UINT32_MAX, "said again");
+	cr_assert(w.log[world_find(&w, SCHED_FETCH, f, 3, at)].is_demand);
+	at = w.n_log;
+	sched_read(w.s, f, 3 * MIB, MIB, 2, false, w.now_ns);
+	world_step(&w);
+	cr_assert_eq(world_find(&w, SCHED_FETCH, f, 3, at), UINT32_MAX, "once is enough");
+	world_close(&w);
+}
+
+Test(demand, calls_prefetch_back_when_nothing_can_leave)
+{
+	struct sched_config cfg = config(4, 0);
+	struct world w;
+	uint32_t f, g, n = 0;
+
+	world_open(&w, &cfg);
+	w.latency_ns = 100000000;
+	f = world_file(&w, 100 * MIB, true);
+	g = world_file(&w, 100 * MIB, true);
+	order(&w, f, 0, 0);
+	world_step(&w);
+	for (uint32_t i = 0; i < 3; i++)
+		world_read_start(&w, g, 10 * i * MIB, 4096, i, i + 1);
+	for (uint32_t i = 0; i < w.n_log; i++)
+		n += w.log[i].kind == SCHED_UNFETCH;
+	cr_assert_gt(n, 0);
+	world_run(&w, w.now_ns + 1000000000);
+	for (uint32_t i = 0; i < 3; i++)
+		cr_assert_not(world_is_waiting(&w, i + 1));
+	world_close(&w);
+}
+
+Test(demand, a_hung_origin_does_not_hold_the_slots)
+{
+	struct sched_config cfg = config(4, 0);
+	struct world w;
+	uint32_t f;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 100 * MIB, true);
+	w.is_frozen = true;
+	for (uint32_t i = 0; i < 4; i++)
+		world_read_start(&w, f, (10 * i + 5) * MIB, 4096, i, i + 1);
+	cr_assert_eq(w.n_fetches, 4);
+	world_read_start(&w, f, 90 * MIB, 4096, 9, 9);
+	cr_assert_eq(w.n_fetches, 4, "no slot");
+	world_run(&w, w.now_ns + 300000000);
+	cr_assert_geq(w.n_fetches, 5, "the others are late: they count no more");
+	w.is_frozen = false;
+	world_run(&w, w.now_ns + 1000000000);
+	for (uint32_t i = 0; i < 4; i++)
+		cr_assert_not(world_is_waiting(&w, i + 1), "reader %u", i);
+	cr_assert_not(world_is_waiting(&w, 9));
+	check_invariants(w.s);
+	world_close(&w);
+}
+
+/* ---- no order ---------------------------------------------------------------------------------- */
+
+Test(nohint, sequential_is_read_ahead)
+{
+	struct sched_config cfg = config(64, 0);
+	struct sched_stats s;
+	struct world w;
+	uint32_t f;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 64 * MIB, true);
+	for (uint64_t off = 0; off < 64 * MIB; off += 128 * KIB) {
+		cr_assert(world_read(&w, f, off, 128 * KIB, 1));
+		world_run(&w, w.now_ns + 800000); /* the reader is slower than the origin */
+	}
+	sched_stats_get(w.s, &s);
+	cr_assert_leq(s.demand_misses, 4);
+	cr_assert_eq(w.origin_bytes, 64 * MIB, "each byte once");
+	world_close(&w);
+}
+
+Test(nohint, two_streams_in_one_file)
+{
+	struct sched_config cfg = config(64, 0);
+	struct sched_stats s;
+	struct world w;
+	uint32_t f;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 128 * MIB, true);
+	for (uint64_t off = 0; off < 32 * MIB; off += 128 * KIB) {
+		cr_assert(world_read(&w, f, off, 128 * KIB, 1));
+		cr_assert(world_read(&w, f, 64 * MIB + off, 128 * KIB, 1));
+		world_run(&w, w.now_ns + 2000000);
+	}
+	sched_stats_get(w.s, &s);
+	cr_assert_leq(s.demand_misses, 12, "%lu misses", (unsigned long)s.demand_misses);
+	world_close(&w);
+}
+
+Test(nohint, random_reads_bring_only_their_blocks)
+{
+	struct sched_config cfg = config(64, 0);
+	struct world w;
+	uint32_t f;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 4096 * MIB, true);
+	for (int i = 0; i < 200; i++)
+		cr_assert(world_read(&w, f, (1 + rnd(4000)) * MIB + rnd(200) * 4096, 16384, 1));
+	cr_assert_leq(w.origin_bytes, 200 * 20480 + 4 * MIB);
+	world_close(&w);
+}
+
+Test(nohint, the_tail_first_is_not_sequential)
+{
+	struct sched_config cfg = config(64, 0);
+	struct world w;
+	uint32_t f;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 100 * MIB, true);
+	cr_assert(world_read(&w, f, 100 * MIB - 65536, 65536, 1));
+	world_run(&w, w.now_ns + 100000000);
+	cr_assert_leq(w.origin_bytes, 65536);
+	world_close(&w);
+}
+
+/* Keep, do not recycle: of a dataset twice the slots, read over and over, half must stay. */
+Test(nohint, retention_is_not_recency)
+{
+	struct sched_config cfg = config(64, 0);
+	struct world w;
+	uint32_t f[128];
+	uint64_t before;
+
+	world_open(&w, &cfg);
+	for (int i = 0; i < 128; i++)
+		f[i] = world_file(&w, MIB, true);
+	for (int e = 0; e < 3; e++)
+		for (int i = 0; i < 128; i++)
+			cr_assert(world_read(&w, f[i], 0, MIB, 1));
+	before = w.n_fetched;
+	for (int i = 0; i < 128; i++)
+		cr_assert(world_read(&w, f[i], 0, MIB, 1));
+	cr_assert_leq(w.n_fetched - before, 90, "%lu of 128; recency would fetch all",
+		      (unsigned long)(w.n_fetched - before));
+	world_close(&w);
+}
+
+Test(nohint, a_crawl_does_not_push_out_what_an_order_names)
+{
+	struct sched_config cfg = config(64, 0);
+	struct world w;
+	uint32_t f, g[200], gone = 0;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 60 * MIB, true);
+	for (int i = 0; i < 200; i++)
+		g[i] = world_file(&w, MIB, true);
+	order(&w, f, 0, 0);
+	world_run(&w, w.now_ns + 2000000000);
+	/* Somebody reads the order's beginning, so that it is trusted. */
+	for (uint32_t i = 0; i < 20; i++)
+		cr_assert(world_read(&w, f, i * MIB, MIB, 1));
+	for (int i = 0; i < 200; i++)
+		cr_assert(world_read(&w, g[i], 0, MIB, 2));
+	for (uint32_t i = 20; i < 60; i++)
+		gone += world_find(&w, SCHED_EVICT, f, i, 0) != UINT32_MAX;
+	cr_assert_leq(gone, 4, "%u pages that the order names left for a crawl", gone);
+	world_close(&w);
+}
+
+/* ---- waits ---------------------------------------------------------------------------------------- */
+
+static int answer(const struct world *w, uint64_t token)
+{
+	for (uint32_t i = 0; i < w->n_log; i++)
+		if (w->log[i].kind == SCHED_WAIT_DONE && w->log[i].token == token)
+			return w->log[i].err;
+	return 1;
+}
+
+Test(wait, batch_and_file)
+{
+	struct sched_config cfg = config(16, 0);
+	struct world w;
+	uint32_t f, g, big, none, st;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 100 * MIB, true);
+	g = world_file(&w, 5 * MIB, false);
+	big = world_file(&w, 50 * MIB, true);
+	none = world_file(&w, UINT64_MAX, false);
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	for (uint32_t i = 0; i < 40; i++) {
+		struct sched_entry e = {f, i * MIB, MIB};
+
+		if (i % 4 == 0)
+			cr_assert_eq(sched_stream_mark(w.s, st, SCHED_MARK_BATCH_NEXT, 0, w.now_ns), 0);
+		cr_assert_eq(sched_stream_append(w.s, st, &e, 1), 1);
+	}
+	cr_assert_eq(sched_wait_batch(w.s, st, 7, 70, w.now_ns), 0);
+	cr_assert_eq(sched_wait_batch(w.s, st, 11, 71, w.now_ns), 0);
+	cr_assert_eq(sched_wait_file(w.s, g, 72, w.now_ns), 0);
+	cr_assert_eq(sched_wait_file(w.s, big, 73, w.now_ns), 0);
+	cr_assert_eq(sched_wait_file(w.s, none, 74, w.now_ns), 0);
+	world_step(&w);
+	cr_assert_eq(answer(&w, 70), 1, "not before it is there");
+	cr_assert_lt(world_find(&w, SCHED_FETCH, f, 28, 0), world_find(&w, SCHED_FETCH, f, 0, 0), "at demand priority");
+	world_run(&w, w.now_ns + 2000000000);
+	cr_assert_eq(answer(&w, 70), 0);
+	cr_assert_eq(answer(&w, 71), -ENOENT, "no such batch");
+	cr_assert_eq(answer(&w, 72), 0);
+	cr_assert_eq(answer(&w, 73), -ENOSPC, "50 MiB in 16 slots");
+	cr_assert_eq(answer(&w, 74), -ENOENT);
+	cr_assert_eq(sched_wait_batch(w.s, st, 9, 75, w.now_ns), 0);
+	sched_stream_cancel(w.s, st);
+	world_step(&w);
+	cr_assert_eq(answer(&w, 75), -ECANCELED);
+	check_invariants(w.s);
+	world_close(&w);
+}
+
+/* ---- the tier ---------------------------------------------------------------------------------------- */
+
+/* Permutations of a dataset: what the tier took stays, and is never fetched from the origin again. */
+Test(tier, permutations_do_not_rewrite_it)
+{
+	struct sched_config cfg = config(16, 64);
+	struct world w;
+	uint32_t f, st, perm[4][128];
+	uint64_t writes = 0, origin = 0;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 128 * MIB, true);
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	for (int e = 0; e < 4; e++) {
+		cr_assert_eq(sched_stream_mark(w.s, st, SCHED_MARK_EPOCH_NEXT, 0, w.now_ns), 0);
+		for (uint32_t i = 0; i < 128; i++)
+			perm[e][i] = i;
+		for (uint32_t i = 127; i > 0; i--) {
+			uint32_t j = rnd(i + 1), t = perm[e][i];
+
+			perm[e][i] = perm[e][j];
+			perm[e][j] = t;
+		}
+		for (uint32_t i = 0; i < 128; i++) {
+			struct sched_entry x = {f, perm[e][i] * MIB, MIB};
+
+			cr_assert_eq(sched_stream_append(w.s, st, &x, 1), 1);
+		}
+	}
+	for (int e = 0; e < 4; e++) {
+		for (uint32_t i = 0; i < 128; i++) {
+			cr_assert(world_read(&w, f, perm[e][i] * MIB, MIB, 1));
+			world_run(&w, w.now_ns + 10000000);
+		}
+		if (e == 1) {
+			writes = w.n_tier_writes;
+			origin = w.n_fetched;
+		}
+	}
+	cr_assert_eq(w.n_tier_writes, writes, "%lu writes after it was full", (unsigned long)(w.n_tier_writes - writes));
+	cr_assert_leq(w.n_fetched - origin, 2 * (128 - 64), "%lu fetches in two epochs",
+		      (unsigned long)(w.n_fetched - origin));
+	world_close(&w);
+}
+
+/* ---- law 9 ---------------------------------------------------------------------------------------------- */
+
+struct cost {
+	double s;
+	uint64_t bytes;
+};
+
+/* 64 files of 16 MiB, one reader at 1.2 x the transfer time; wrong: an order that names other files. */
+static struct cost run_shards(bool is_wrong)
+{
+	struct sched_config cfg = config(64, 0);
+	uint32_t f[32], g[32], st;
+	uint64_t t0;
+	struct cost c;
+	struct world w;
+
+	world_open(&w, &cfg);
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	for (int i = 0; i < 32; i++) {
+		f[i] = world_file(&w, 16 * MIB, true);
+		g[i] = world_file(&w, 16 * MIB, true);
+	}
+	for (int i = 0; is_wrong && i < 32; i++) {
+		struct sched_entry e = {g[i], 0, 0};
+
+		cr_assert_eq(sched_stream_append(w.s, st, &e, 1), 1);
+	}
+	t0 = w.now_ns;
+	for (int i = 0; i < 32; i++)
+		for (uint64_t off = 0; off < 16 * MIB; off += 128 * KIB) {
+			cr_assert(world_read(&w, f[i], off, 128 * KIB, 1));
+			world_run(&w, w.now_ns + 786432);
+		}
+	c = (struct cost){(double)(w.now_ns - t0) / 1e9, w.origin_bytes};
+	world_close(&w);
+	return c;
+}
+
+Test(wrong, an_order_that_names_other_files)
+{
+	struct cost without = run_shards(false), wrong = run_shards(true);
+
+	/* Virtual time: exact, not measured. */
+	cr_assert_leq(wrong.s, 1.25 * without.s, "%.2f s, %.2f without", wrong.s, without.s);
+	cr_assert_leq(wrong.bytes, 2 * without.bytes);
+	cr_assert_leq(wrong.bytes, without.bytes + 64 * MIB, "one window");
+}
+
+Test(wrong, a_reader_that_stops)
+{
+	struct sched_config cfg = config(64, 0);
+	struct world w;
+	uint32_t f;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 10ULL << 30, true);
+	order(&w, f, 0, 0);
+	for (uint64_t off = 0; off < 10 * MIB; off += 128 * KIB)
+		cr_assert(world_read(&w, f, off, 128 * KIB, 1));
+	world_run(&w, w.now_ns + 60000000000);
+	cr_assert_leq(w.origin_bytes, 10 * MIB + 64 * MIB, "at most one window");
+	world_close(&w);
+}
+
+Test(wrong, a_tenth_is_skipped)
+{
+	struct sched_config cfg = config(64, 0);
+	struct sched_stream_stats q;
+	struct world w;
+	uint32_t f, st;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 1000 * MIB, true);
+	st = order(&w, f, 0, 0);
+	for (uint32_t i = 0; i < 1000; i++) {
+		if (i % 10 == 3)
+			continue;
+		cr_assert(world_read(&w, f, i * MIB, MIB, 1));
+		world_run(&w, w.now_ns + 8000000);
+	}
+	cr_assert_eq(sched_stream_stats_get(w.s, st, &q), 0);
+	cr_assert(q.is_speculating);
+	cr_assert_geq(q.skipped, 80);
+	cr_assert_leq(w.origin_bytes, 1010 * MIB, "what is skipped was fetched, nothing twice");
+	world_close(&w);
+}

@@ -53,6 +53,7 @@ struct tier_obj {
 	uint32_t n_users;      /* operations and jobs that hold a pointer */
 	uint32_t n_pins;
 	uint64_t alloc_bytes, dirty_bytes;
+	uint32_t measures, measured; /* tickets: begun, applied */
 	bool is_pack, is_dead, is_dirty, is_used, is_readonly, has_names;
 };
 

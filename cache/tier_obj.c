@@ -286,20 +286,28 @@ int tier_obj_open(struct tier *t, struct tier_obj *o, const struct tier_name *na
 	return 0;
 }
 
+/* Of two that measure at once the later one counts: it sees what the earlier one's caller wrote. */
 void tier_obj_measure(struct tier *t, struct tier_obj *o)
 {
 	struct stat data = {0}, index = {0};
 	uint64_t alloc_bytes;
+	uint32_t ticket;
 
+	hfs_mutex_lock(&t->lock);
+	ticket = ++o->measures;
+	hfs_mutex_unlock(&t->lock);
 	if (t->io->fstat(t->io->ctx, o->fd_data, &data) < 0)
 		return;
 	if (o->fd_index >= 0 && t->io->fstat(t->io->ctx, o->fd_index, &index) < 0)
 		return;
 	alloc_bytes = ((uint64_t)data.st_blocks + (uint64_t)index.st_blocks) * 512;
 	hfs_mutex_lock(&t->lock);
-	if (!o->is_dead || o->has_names)
-		t->used_bytes = t->used_bytes - o->alloc_bytes + alloc_bytes;
-	o->alloc_bytes = alloc_bytes;
+	if (ticket > o->measured) {
+		if (!o->is_dead || o->has_names)
+			t->used_bytes = t->used_bytes - o->alloc_bytes + alloc_bytes;
+		o->alloc_bytes = alloc_bytes;
+		o->measured = ticket;
+	}
 	hfs_mutex_unlock(&t->lock);
 }
 

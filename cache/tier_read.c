@@ -90,8 +90,9 @@ static int perform(struct tier *t, struct tier_job *j, bool *ret_is_all_bad)
 	return tier_big_read(t, tier_big_of(o), (uint32_t)j->op.where, j->buf->data);
 }
 
-/* The chunk or item is of no use: out of the index, its space given back. True: somebody must be told. */
-static bool drop_locked(struct tier *t, struct tier_job *j, struct tier_obj *o, struct tier_op *op)
+/* The chunk or item is of no use: out of the index, its space given back. True: somebody must be told.
+ * *ret_op_used: op belongs to the drop now. */
+static bool drop_locked(struct tier *t, struct tier_job *j, struct tier_obj *o, struct tier_op *op, bool *ret_op_used)
 {
 	struct tier_entry *e = tier_entry_find(t, j->name.key);
 
@@ -100,36 +101,37 @@ static bool drop_locked(struct tier *t, struct tier_job *j, struct tier_obj *o, 
 	if (!o->is_pack) {
 		if (!tier_big_clear(t, tier_big_of(o), (uint32_t)j->op.where))
 			return false;
-		if (tier_big_of(o)->was_passed)
-			tier_obj_kill_locked(t, o);
-		else
+		*ret_op_used = !tier_big_of(o)->was_passed;
+		if (*ret_op_used)
 			tier_drop_chunk_locked(t, tier_big_of(o), (uint32_t)j->op.where, op);
+		else
+			tier_obj_kill_locked(t, o);
 		return true;
 	}
 	if (e->is_big || t->packs[e->small.pack] != tier_pack_of(o) || e->small.off_bytes != j->op.where)
 		return false;
 	tier_drop_item_locked(t, e, op);
+	*ret_op_used = true;
 	return true;
 }
 
 static void settle_bad(struct tier *t, struct tier_job *j, struct tier_obj *o, bool is_all_bad)
 {
 	struct tier_op *op = malloc(sizeof(*op));
-	bool is_telling = false;
+	bool is_telling = false, is_op_used = false;
 
 	if (op == NULL)
 		return;
-	*op = (struct tier_op){.obj = NULL};
 	if (is_all_bad) {
 		tier_obj_lose(t, o);
 	} else {
 		hfs_mutex_lock(&t->lock);
-		is_telling = drop_locked(t, j, o, op);
+		is_telling = drop_locked(t, j, o, op, &is_op_used);
 		hfs_mutex_unlock(&t->lock);
 		if (is_telling)
 			tier_tell_lost(t, j->dataset, j->name.id, o->is_pack ? 0 : j->op.where);
 	}
-	if (op->obj == NULL) /* not queued */
+	if (!is_op_used)
 		free(op);
 }
 

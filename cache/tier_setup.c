@@ -34,7 +34,14 @@ static int refuse(const struct why *why, int err, const char *fmt, ...)
 	return err;
 }
 
-/* Is there anything but what a check of emptiness may overlook? 1, 0 or an error. */
+/* Names that may be there before the marker is: of a fresh file system, or of a start that was cut off. */
+static bool is_overlooked(const char *name)
+{
+	return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, "lost+found") == 0 ||
+	       strcmp(name, TIER_MARKER_NAME) == 0;
+}
+
+/* 1, 0 or an error. */
 static int has_entries(struct tier *t, int fd)
 {
 	char buf[4096] __attribute__((aligned(8)));
@@ -46,9 +53,7 @@ static int has_entries(struct tier *t, int fd)
 			const struct dirent64 *d = (const void *)(buf + at);
 
 			at += d->d_reclen;
-			/* lost+found: the root of a fresh file system */
-			if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0 &&
-			    strcmp(d->d_name, "lost+found") != 0)
+			if (!is_overlooked(d->d_name))
 				return 1;
 		}
 	}
@@ -142,25 +147,35 @@ static int check_marker(struct tier *t, const struct why *why, const char *dir)
 {
 	const size_t n = sizeof(TIER_MARKER_TEXT) - 1;
 	char text[sizeof(TIER_MARKER_TEXT)] = {0};
-	struct stat st;
+	struct stat st = {0};
 	int fd = t->io->openat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0), err;
+	bool is_other = fd < 0 && fd != -ENOENT;
 
 	if (fd >= 0) {
 		err = tier_check_file(t, fd, &st);
-		if (err == 0 && tier_read_full(t, fd, text, n, 0) == 0 && memcmp(text, TIER_MARKER_TEXT, n) == 0)
+		is_other = err < 0 || (uint64_t)st.st_size > n;
+		if (err == 0)
+			err = tier_read_full(t, fd, text, n, 0);
+		if (err == 0 && memcmp(text, TIER_MARKER_TEXT, n) == 0)
 			err = 1;
 		(void)t->io->close(t->io->ctx, fd);
-		if (err == 1)
-			return 0;
+		if (err != -ENODATA && err != -EBADMSG && err != 0)
+			return err == 1 ? 0 : err;
 	}
-	err = has_entries(t, t->fd_dir);
+	err = is_other ? 1 : has_entries(t, t->fd_dir);
 	if (err != 0)
 		return err < 0 ? err
 			       : refuse(why, -ENOTEMPTY, "cache-dir %s is not empty and has no marker of ours: choose an empty directory", dir);
+	if (fd >= 0) /* a start that was cut off left half of it */
+		HFS_TRY(t->io->unlinkat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, 0));
 	fd = t->io->openat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return fd;
 	err = tier_write_full(t, fd, TIER_MARKER_TEXT, n, 0);
+	if (err == 0) /* before anything else is there: without it the directory is refused */
+		err = t->io->fdatasync(t->io->ctx, fd);
+	if (err == 0)
+		err = t->io->fdatasync(t->io->ctx, t->fd_dir);
 	(void)t->io->close(t->io->ctx, fd);
 	if (err < 0)
 		(void)t->io->unlinkat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, 0);
@@ -296,6 +311,7 @@ static int open_version(struct tier *t)
 		HFS_TRY(set_aside(t, TIER_VERSION_DIR));
 	}
 	HFS_TRY(err);
+	(void)t->io->unlinkat(t->io->ctx, t->fd_version, "probe", 0); /* of a process that died */
 	HFS_TRY(t->fd_files = make_dir(t, t->fd_version, "files"));
 	HFS_TRY(t->fd_packs = make_dir(t, t->fd_version, "packs"));
 	return 0;

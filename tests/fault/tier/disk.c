@@ -484,8 +484,11 @@ static int do_ftruncate(void *ctx, int fd, uint64_t size)
 static void sync_name(struct node *dir, const struct node *n)
 {
 	for (struct name *e = dir->names; e != NULL; e = e->next) {
-		if (e->node == n && !e->is_gone)
+		if (e->node == n && !e->is_gone) {
 			e->is_durable = true;
+			for (struct name *x = dir->names; x != NULL; x = x->next) /* and with it that the one before is gone */
+				x->is_durable = x->is_durable && (x == e || strcmp(x->text, e->text) != 0);
+		}
 		if (e->node->is_dir)
 			sync_name(e->node, n);
 	}
@@ -718,6 +721,8 @@ static void tree_free(struct disk *d, struct node *top, struct node *dir)
 
 void disk_free(struct disk *d)
 {
+	if (d == NULL)
+		return;
 	tree_free(d, d->root, d->root);
 	node_free(d, d->root);
 	node_free(d, d->other_root);

@@ -261,9 +261,15 @@ struct tier_stats rig_stats(struct rig *r)
 
 void rig_idle(struct rig *r, bool need_synced)
 {
-	bool is_idle = tier_wait_idle(r->t, need_synced, RIG_WAIT_MS);
-	struct tier_stats s = rig_stats(r);
+	uint64_t deadline_ns = hfs_now_ns() + RIG_WAIT_MS * HFS_NS_PER_MS;
+	struct tier_stats s = {.state = TIER_ON};
+	bool is_idle = false;
 
+	/* In trouble it does not come to rest. */
+	while (!is_idle && s.state == TIER_ON && hfs_now_ns() < deadline_ns) {
+		is_idle = tier_wait_idle(r->t, need_synced, 20);
+		s = rig_stats(r);
+	}
 	rig_check(is_idle || s.state != TIER_ON, "the tier comes to rest (state %s, %u queued, %llu not synced)",
 		  tier_state_name(s.state), s.queued, (unsigned long long)s.unsynced_bytes);
 }

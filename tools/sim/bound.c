@@ -7,7 +7,9 @@
  * may have fewer at the cost of another.
  * Seconds of an epoch: its computing; its bytes over the link, plus the link's overhead a request; in the first epoch, when nothing is
  * there, for every k also latency + bytes of the first k batches + the computing of the others (prefix). Page
- * visits of one batch may be carried in any order, so the prefix is taken at batch borders.
+ * visits of one batch may be carried in any order, so the prefix is taken at batch borders. And up to the end of each epoch the link
+ * must have carried what was needed for the first time until then, and MIN's misses until then less one cache: what that adds is
+ * counted to the epoch at whose end it is seen, so here too the sums are the bound.
  */
 #include "sched/bitmap.h"
 #include "tools/sim/sim_i.h"
@@ -63,13 +65,14 @@ static int min_replay(const struct sim_visits *v, uint32_t n_pages, uint64_t slo
 /* ---- an epoch -------------------------------------------------------------------------------------------- */
 
 struct seen {
-	struct sim_bits bits;
+	struct sim_bits bits, ever;
 	uint32_t epoch; /* + 1 */
 };
 
 struct need {
 	uint64_t *bytes, *pages; /* [epoch]: distinct */
 	double *prefix_s;	 /* epoch 0 only */
+	uint64_t *fresh;	 /* [epoch]: bytes that no epoch before needed */
 	uint64_t *misses;	 /* [epoch]: of MIN */
 	bool is_whole;		 /* all reads cover whole pages */
 };
@@ -93,10 +96,14 @@ static uint64_t note(const struct sim_work *w, const struct sim_visits *v, struc
 		s->epoch = x->epoch + 1;
 		n->pages[x->epoch]++;
 	}
-	for (uint32_t i = x->b0; i <= x->b1; i++)
-		if (!sim_bits_any(&s->bits, i, i))
-			bytes += i == last ? size - i * v->block_bytes : v->block_bytes;
+	for (uint32_t i = x->b0; i <= x->b1; i++) {
+		uint32_t len = i == last ? size - i * v->block_bytes : v->block_bytes;
+
+		bytes += sim_bits_any(&s->bits, i, i) ? 0 : len;
+		n->fresh[x->epoch] += sim_bits_any(&s->ever, i, i) ? 0 : len;
+	}
 	sim_bits_set(&s->bits, x->b0, x->b1);
+	sim_bits_set(&s->ever, x->b0, x->b1);
 	if (x->b0 != 0 || x->b1 != last || size != w->chunk_bytes)
 		n->is_whole = false; /* of equal pages: else MIN is no bound */
 	n->bytes[x->epoch] += bytes;
@@ -136,6 +143,14 @@ static void needs(const struct sim_work *w, const struct sim_config *c, const st
 	}
 }
 
+/* What the link must have carried by now. */
+static uint64_t carried(const struct need *n, uint64_t fresh, uint64_t misses, uint64_t cap)
+{
+	uint64_t least = n->is_whole && misses > cap ? misses - cap : 0;
+
+	return fresh > least ? fresh : least;
+}
+
 static void epochs(const struct sim_work *w, const struct sim_config *c, const struct need *n, struct sim_bound *b)
 {
 	uint64_t cap = ((uint64_t)c->slots + c->disk_pages) * w->chunk_bytes;
@@ -145,6 +160,8 @@ static void epochs(const struct sim_work *w, const struct sim_config *c, const s
 	/* Ranks in lock step wait for the slowest: the mean of the greatest of n uniform numbers. */
 	if (!c->is_independent)
 		comp *= 1 + c->compute_jitter * (w->n_ranks - 1.0) / (w->n_ranks + 1.0);
+	uint64_t fresh = 0, misses = 0;
+
 	for (size_t e = 0; e < b->n_epochs; e++) {
 		uint64_t most = e ? cap : 0, least = n->bytes[e] > most ? n->bytes[e] - most : 0;
 		uint64_t requests = (least + w->chunk_bytes - 1) / w->chunk_bytes;
@@ -154,6 +171,10 @@ static void epochs(const struct sim_work *w, const struct sim_config *c, const s
 		t = l > t ? l : t;
 		if (e == 0 && *n->prefix_s > t)
 			t = *n->prefix_s;
+		fresh += n->fresh[e];
+		misses += n->misses[e] * w->chunk_bytes;
+		l = link_s(c, carried(n, fresh, misses, e + 1 == b->n_epochs ? 0 : cap), 0) - b->total_s;
+		t = l > t ? l : t;
 		if (n->is_whole)
 			least = n->misses[e] * w->chunk_bytes;
 		b->bytes[e] = least;
@@ -185,8 +206,9 @@ int sim_bound_init(const struct sim_work *w, const struct sim_config *c, struct 
 	n.bytes = calloc(b->n_epochs + 1, sizeof(*n.bytes));
 	n.pages = calloc(b->n_epochs + 1, sizeof(*n.pages));
 	n.misses = calloc(b->n_epochs + 1, sizeof(*n.misses));
+	n.fresh = calloc(b->n_epochs + 1, sizeof(*n.fresh));
 	rc = -ENOMEM;
-	if (seen && b->time_s && b->bytes && n.bytes && n.pages && n.misses)
+	if (seen && b->time_s && b->bytes && n.bytes && n.pages && n.misses && n.fresh)
 		rc = min_replay(&v, w->n_pages, (uint64_t)c->slots + c->disk_pages, b, n.misses);
 	if (rc == 0) {
 		needs(w, c, &v, seen, &n, batches);
@@ -197,6 +219,7 @@ int sim_bound_init(const struct sim_work *w, const struct sim_config *c, struct 
 	free(n.bytes);
 	free(n.pages);
 	free(n.misses);
+	free(n.fresh);
 	sim_visits_finish(&v);
 	if (rc)
 		sim_bound_finish(b);

@@ -291,17 +291,45 @@ static int fetch_visit(struct sched *s, uint32_t p)
 	return sch_fetch_page(s, pg, &want, FETCH_AHEAD, sch_when_deadline(s, p)) ? -EAGAIN : 1;
 }
 
+static uint32_t fetch_streams(const struct sched *s)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < s->n_streams; i++)
+		n += s->streams[i].is_live && s->streams[i].is_speculating && s->streams[i].low < s->pos.n;
+	return n;
+}
+
+/* Not allowed now; true if that is so for every stream that has visits left: the search may end. */
+static bool fetch_block(struct sched *s, uint32_t p, uint32_t *left)
+{
+	struct stream *st = sch_position_stream(s, p);
+
+	if (st->blocked_in != s->fetch_round && *left)
+		--*left;
+	st->blocked_in = s->fetch_round;
+	return *left == 0;
+}
+
 void sch_fetch_run(struct sched *s, size_t max)
 {
-	uint32_t skips = 0;
+	uint32_t skips = 0, left;
 	uint32_t p = fetch_next(s, s->pos.low);
 
+	s->fetch_round++;
+	left = p == SCH_NONE ? 0 : fetch_streams(s);
 	while (p != SCH_NONE && skips < SKIPS_MAX && s->n_acts - s->acts_head < max) {
-		int done = fetch_is_allowed(s, p) ? fetch_visit(s, p) : 0;
+		if (!fetch_is_allowed(s, p)) {
+			skips++;
+			if (fetch_block(s, p, &left))
+				break;
+		} else {
+			int done = fetch_visit(s, p);
 
-		if (done < 0)
-			break;
-		skips += done == 0;
+			if (done < 0)
+				break;
+			skips += done == 0;
+		}
 		p = fetch_next(s, p + 1);
 	}
 }

@@ -18,6 +18,24 @@ static uint32_t page_hash(const struct sched *s, uint32_t file, uint64_t chunk_n
 	return (uint32_t)(h >> 32) & (s->n_buckets - 1);
 }
 
+void sch_page_prefetch(const struct sched *s, const struct stream *st, uint64_t visit)
+{
+	const struct entry *e;
+	uint32_t pg;
+
+	/* Beyond the list without repeats it is not worth the arithmetic. */
+	if (visit >= st->n_entries || s->n_buckets == 0)
+		return;
+	e = &st->blocks[visit / ENTRY_BLOCK][visit % ENTRY_BLOCK];
+	__builtin_prefetch(&s->buckets[page_hash(s, e->file, e->off / s->cfg.chunk_bytes)]);
+	if (visit < st->mat_visit + 6)
+		return;
+	e = &st->blocks[(visit - 6) / ENTRY_BLOCK][(visit - 6) % ENTRY_BLOCK];
+	pg = s->buckets[page_hash(s, e->file, e->off / s->cfg.chunk_bytes)];
+	if (pg != SCH_NONE)
+		__builtin_prefetch(&s->pages[pg]);
+}
+
 uint32_t sch_page_find(const struct sched *s, uint32_t file, uint64_t chunk_no)
 {
 	uint32_t pg;

@@ -17,6 +17,7 @@
 
 #define QUANTUM 16u	   /* visits of one stream in a row when several are merged */
 #define UNTRUSTED_MAX 4096u
+#define PREFETCH 12u
 #define READ_AHEAD 256u
 #define PER_STEP 16384u	   /* positions a step materialises: half a millisecond */
 
@@ -133,6 +134,8 @@ static int stream_visit(struct sched *s, uint32_t stream, uint32_t *budget)
 	if (st->mat_visit >= sch_visits(st))
 		return 0;
 	sch_visit_span(s, st, st->mat_visit, &sp);
+	/* Pages of later visits lie anywhere in memory: have them on the way. */
+	sch_page_prefetch(s, st, st->mat_visit + PREFETCH);
 	while (st->mat_page < sp.n && *budget > 0) {
 		int err = position_append(s, stream, st->mat_visit, &sp, sp.first + st->mat_page);
 
@@ -419,8 +422,10 @@ void sch_positions_run(struct sched *s)
 		s->is_dirty = true; /* the front half is done: make room */
 	sch_positions_settle(s);
 	before = s->pos.n;
-	has_more = positions_extend(s, &budget);
-	if (s->pos.n != before)
+	has_more = false;
+	if (before - s->pos.low < s->horizon - s->horizon / 8) /* in bites, not one for each that is done */
+		has_more = positions_extend(s, &budget);
+	if (s->pos.n != before && s->run_limit >= before)
 		s->run_limit_ns = 0;
 	if (has_more)
 		s->next_ns = s->now_ns;

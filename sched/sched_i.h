@@ -155,6 +155,7 @@ struct stream {
 	uint64_t n_done, n_skipped;
 	uint32_t cand; /* first far position that reads seem to have jumped to */
 	uint32_t cand_hits;
+	uint64_t blocked_in;  /* fetch round in which it had all it may have */
 	uint64_t spent_bytes; /* fetched for it and not read since: at most one window (law 9) */
 	uint32_t win_limit; /* first position past @window */
 	bool is_win_stale;
@@ -351,7 +352,7 @@ struct sched {
 	uint32_t tier_limit;
 	uint64_t run_limit_ns;
 	uint64_t run_limit_done;
-	uint64_t n_done_all;
+	uint64_t n_done_all, fetch_round;
 	double tokens;
 	uint64_t tokens_ns;
 
@@ -412,6 +413,7 @@ void sch_visit_span(const struct sched *s, const struct stream *st, uint64_t vis
 
 /* pages.c */
 uint32_t sch_page_find(const struct sched *s, uint32_t file, uint64_t chunk_no);
+void sch_page_prefetch(const struct sched *s, const struct stream *st, uint64_t visit);
 uint32_t sch_page_get(struct sched *s, uint32_t file, uint64_t chunk_no); /* SCH_NONE: no memory */
 void sch_page_put(struct sched *s, uint32_t pg);	  /* free it if nothing refers to it */
 void sch_page_untree(struct sched *s, uint32_t pg);

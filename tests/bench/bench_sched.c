@@ -18,7 +18,7 @@ static double now_s(void)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); /* pure code: its CPU time is what it costs */
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 

@@ -24,9 +24,9 @@ static const struct {
 	const char *name;
 	enum control_kind kind;
 } root_names[] = {
-	{"README", CONTROL_README},	{"order", CONTROL_ORDER},	{"streams", CONTROL_STREAMS}, {"status", CONTROL_STATUS},
-	{"errors", CONTROL_ERRORS},	{"prefetch", CONTROL_PREFETCH}, {"wait", CONTROL_WAIT},	      {"record", CONTROL_RECORD},
-	{"metrics", CONTROL_METRICS},
+	{"README", CONTROL_README}, {"order", CONTROL_ORDER},	{"streams", CONTROL_STREAMS},
+	{"status", CONTROL_STATUS}, {"errors", CONTROL_ERRORS}, {"prefetch", CONTROL_PREFETCH},
+	{"wait", CONTROL_WAIT},	    {"record", CONTROL_RECORD}, {"metrics", CONTROL_METRICS},
 };
 #define N_ROOT_NAMES (sizeof(root_names) / sizeof(root_names[0]))
 
@@ -148,7 +148,8 @@ bool control_node_exists(struct control *c, const struct control_node *n)
 	return s != NULL;
 }
 
-static int list_streams(struct control *c, int (*cb)(void *ctx, const char *name, const struct control_node *n), void *ctx)
+static int list_streams(struct control *c, int (*cb)(void *ctx, const char *name, const struct control_node *n),
+			void *ctx)
 {
 	int rc = 0;
 
@@ -358,7 +359,8 @@ int control_truncate(struct control *c, const struct control_node *n)
 	return 0;
 }
 
-/* ---- requests -------------------------------------------------------------------------------------------------------- */
+/* ---- requests
+ * -------------------------------------------------------------------------------------------------------- */
 
 int control_req_begin(struct control *c, struct control_req *r, uint64_t *ret_id)
 {
@@ -441,7 +443,8 @@ static struct control_req *next_parked(struct control *c)
 
 	for (;;) {
 		hfs_mutex_lock(&c->lock);
-		for (r = c->reqs; r && r->i.job != JOB_RECORD && !(r->i.job == JOB_WAIT && r->i.has_token); r = r->i.next)
+		for (r = c->reqs; r && r->i.job != JOB_RECORD && !(r->i.job == JOB_WAIT && r->i.has_token);
+		     r = r->i.next)
 			;
 		if (r && r->i.job == JOB_RECORD) {
 			unlink_locked(c, r);
@@ -500,7 +503,8 @@ void control_interrupt(struct control *c, uint64_t id)
 	}
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------ */
+/* ---- reading
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static int make_text(struct control_file *f)
 {
@@ -603,7 +607,8 @@ static void read_claimed(struct control_file *f, uint64_t off, size_t size, stru
 		n = 0;
 	else
 		n = read_text(f, off, size, &data);
-	/* The data lives in f: answer before the claim is given up, with a reference in case that is the last use of f. */
+	/* The data lives in f: answer before the claim is given up, with a reference in case that is the last use of f.
+	 */
 	control_file_get(f);
 	control_req_end(f->c, r, n, data);
 	control_file_unclaim(f);
@@ -680,7 +685,8 @@ static void *poll_records(void *arg)
 	return NULL;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- writing
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* `prefetch`: on | off | pause, one word a write. */
 static ssize_t write_prefetch(struct control_file *f, const char *data, size_t len, pid_t tid)
@@ -699,8 +705,10 @@ static ssize_t write_prefetch(struct control_file *f, const char *data, size_t l
 		}
 	}
 	snprintf(e.message, sizeof(e.message), "expected on, off or pause");
-	control_errors_add(&f->c->errors, &(struct control_error){.tid = tid, .stream = "prefetch", .line = data,
-								  .line_len = n < 200 ? n : 200, .e = &e});
+	control_errors_add(
+		&f->c->errors,
+		&(struct control_error){
+			.tid = tid, .stream = "prefetch", .line = data, .line_len = n < 200 ? n : 200, .e = &e});
 	return -EINVAL;
 }
 

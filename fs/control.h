@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fs/control.h - the control files: what a write to `order` or `streams/N` means, what `status`, `errors`, `record`, `metrics` say.
+ * fs/control.h - the control files: what a write to `order` or `streams/N` means, what `status`, `errors`, `record`,
+ * `metrics` say.
  *
  * Knows no libfuse: fs/fuse_ctl.c translates and replies. Runs without a mount (tests/unit/test_control.c).
  *
  * Invariants
- *   1. No function here waits for the origin, and none waits for anything of the data session. What needs the origin (the first
- *      16 names of an open, literal names with braces, `dir/`) goes to a metadata thread with the request parked.
- *   2. Every control_req that was handed over is answered by exactly one call of done(), maybe before the function returns.
+ *   1. No function here waits for the origin, and none waits for anything of the data session. What needs the origin
+ * (the first 16 names of an open, literal names with braces, `dir/`) goes to a metadata thread with the request parked.
+ *   2. Every control_req that was handed over is answered by exactly one call of done(), maybe before the function
+ * returns.
  *   3. Lines are accepted one by one, whole: what was accepted before a bad line stays, nothing of or after it does.
  *   4. A hint never changes what a read of the data session returns.
  *
- * Limits: CONTROL_FILES_MAX open files, SCHED_STREAMS_MAX streams, stream names of CONTROL_NAME_MAX bytes, lines of PARSE_LINE_MAX
- * bytes, CONTROL_ERRORS_MAX kept errors, 64 MiB of names while one `dir/` is listed.
+ * Limits: CONTROL_FILES_MAX open files, SCHED_STREAMS_MAX streams, stream names of CONTROL_NAME_MAX bytes, lines of
+ * PARSE_LINE_MAX bytes, CONTROL_ERRORS_MAX kept errors, 64 MiB of names while one `dir/` is listed.
  *
- * Locks (ranks of cache/base/sync.h): c->lock (CONTROL_TABLE) is held for a few lines and never across a call of the engine.
+ * Locks (ranks of cache/base/sync.h): c->lock (CONTROL_TABLE) is held for a few lines and never across a call of the
+ * engine.
  */
 #ifndef FS_CONTROL_H
 #define FS_CONTROL_H
@@ -58,8 +61,8 @@ struct control_node {
 
 struct control_req {
 	/* set by the caller */
-	/* result: bytes read or written, 0, or negative errno; data: what was read, borrowed during the call. Any thread. The request
-	 * belongs to the caller again. */
+	/* result: bytes read or written, 0, or negative errno; data: what was read, borrowed during the call. Any
+	 * thread. The request belongs to the caller again. */
 	void (*done)(struct control_req *r, ssize_t result, const char *data);
 	pid_t tid; /* of the caller, as the kernel tells it */
 	/* private */
@@ -78,7 +81,8 @@ struct control_req {
 };
 
 int control_create(struct hintfs *h, struct control **ret_c);
-/* Every parked request ends (-ESHUTDOWN), later ones fail at once. Waits at most wait_ms; false: some request is still in other hands. */
+/* Every parked request ends (-ESHUTDOWN), later ones fail at once. Waits at most wait_ms; false: some request is still
+ * in other hands. */
 bool control_shutdown(struct control *c, unsigned wait_ms);
 void control_destroy(struct control *c); /* after a shutdown that returned true; NULL is fine */
 
@@ -86,7 +90,8 @@ void control_destroy(struct control *c); /* after a shutdown that returned true;
 
 /* -ENOENT. parent: CONTROL_ROOT or CONTROL_STREAMS. */
 int control_lookup(struct control *c, enum control_kind parent, const char *name, struct control_node *ret);
-/* Make the stream if it is not there. -ENOENT: new names are possible in streams/ only; -EINVAL, -ENAMETOOLONG, -ENOSPC. */
+/* Make the stream if it is not there. -ENOENT: new names are possible in streams/ only; -EINVAL, -ENAMETOOLONG,
+ * -ENOSPC. */
 int control_make(struct control *c, enum control_kind parent, const char *name, struct control_node *ret);
 /* rm of a stream: cancel and forget; open handles of it fail with -ECANCELED. -EPERM for anything else, -ENOENT. */
 int control_remove(struct control *c, enum control_kind parent, const char *name);
@@ -103,8 +108,8 @@ unsigned control_access(enum control_kind kind);
 int control_open(struct control *c, const struct control_node *n, int flags, struct control_file **ret_f);
 
 /*
- * Requests. begin: r takes part, *ret_id names it for control_interrupt() from now on (a number, because a request may end at
- * any time); -ESHUTDOWN: not begun. A begun request must be handed to one of the three functions below it.
+ * Requests. begin: r takes part, *ret_id names it for control_interrupt() from now on (a number, because a request may
+ * end at any time); -ESHUTDOWN: not begun. A begun request must be handed to one of the three functions below it.
  */
 int control_req_begin(struct control *c, struct control_req *r, uint64_t *ret_id);
 void control_read(struct control_file *f, uint64_t off, size_t size, struct control_req *r);
@@ -118,7 +123,8 @@ void control_file_truncate(struct control_file *f);
 /* truncate(path, 0) */
 int control_truncate(struct control *c, const struct control_node *n);
 
-/* A signal came for the caller. A wait or a read of `record` ends with -EINTR at once; an order ends only if the caller is dying. */
+/* A signal came for the caller. A wait or a read of `record` ends with -EINTR at once; an order ends only if the caller
+ * is dying. */
 void control_interrupt(struct control *c, uint64_t id);
 
 #endif

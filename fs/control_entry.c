@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fs/control_entry.c - one entry line: the name behind a path, patterns, directories; the first names of an open are looked up at
- * the origin, later ones lazily by the scheduler (`missing`).
+ * fs/control_entry.c - one entry line: the name behind a path, patterns, directories; the first names of an open are
+ * looked up at the origin, later ones lazily by the scheduler (`missing`).
  *
- * Names are remembered by the handle (256 of them, the newest wins a place): a million ranges of a few files ask the engine a few
- * times. A name's reference is kept while it is remembered and, when it loses its place, until the run it may be in is appended.
+ * Names are remembered by the handle (256 of them, the newest wins a place): a million ranges of a few files ask the
+ * engine a few times. A name's reference is kept while it is remembered and, when it loses its place, until the run it
+ * may be in is appended.
  */
 #include "fs/control_i.h"
 
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define CHECK_MS 1000u	     /* then an entry is accepted unchecked */
+#define CHECK_MS 1000u /* then an entry is accepted unchecked */
 #define STREAM_ENTRIES (UINT64_C(16) << 20)
 #define DIR_DEPTH_MAX 256u
 #define DIR_ARENA_MAX (64u << 20)
@@ -70,8 +71,8 @@ void ingest_names_drop(struct control_file *f)
 }
 
 /* Remember path -> the number of real_path (the same, or where a symlink led). */
-static int remember(struct ingest_line *l, const char *path, size_t len, uint32_t hash, const char *real_path, size_t real_len,
-		    struct cached_name **ret)
+static int remember(struct ingest_line *l, const char *path, size_t len, uint32_t hash, const char *real_path,
+		    size_t real_len, struct cached_name **ret)
 {
 	struct engine *e = l->f->c->h->engine;
 	struct cached_name *n = &l->f->in->names[hash % CACHE_SLOTS];
@@ -104,14 +105,15 @@ static void explain_missing(struct ingest_line *l, const char *path, size_t len)
 	struct origin_answer a = {0};
 	unsigned words = 1;
 
-	ingest_fail(l, -ENOENT, 1, "no such file at the origin: \"%.*s\"", (int)(len < 100 ? len : 100), path);
+	ingest_say(l, -ENOENT, 1, "no such file at the origin: \"%.*s\"", (int)(len < 100 ? len : 100), path);
 	if (!blank || blank == path)
 		return;
-	if (control_origin_ask(l->f->c, l->r, ORIGIN_REALPATH, path, (size_t)(blank - path), CHECK_MS, &a) == 0 && a.err == 0) {
+	if (control_origin_ask(l->f->c, l->r, ORIGIN_REALPATH, path, (size_t)(blank - path), CHECK_MS, &a) == 0 &&
+	    a.err == 0) {
 		for (size_t i = 1; i < len; i++)
 			words += path[i] == ' ' && path[i - 1] != ' ';
-		ingest_fail(l, -ENOENT, (size_t)(blank - path) + 1,
-			    "%u names on one line? One a line: printf '%%s\\n' NAME ...", words);
+		ingest_say(l, -ENOENT, (size_t)(blank - path) + 1,
+			   "%u names on one line? One a line: printf '%%s\\n' NAME ...", words);
 	}
 	control_origin_answer_finish(&a);
 }
@@ -205,13 +207,15 @@ static int name_of(struct ingest_line *l, const char *path, size_t len, bool may
 static int push(struct ingest_line *l, const struct parse_line *p, const struct cached_name *n)
 {
 	if (p->off_bytes > 0 && n->has_size && p->off_bytes >= n->size_bytes)
-		return ingest_fail(l, -ERANGE, p->is_json ? 1 : p->path_len + 2, "offset %llu is not below the file's size of %llu bytes",
+		return ingest_fail(l, -ERANGE, p->is_json ? 1 : p->path_len + 2,
+				   "offset %llu is not below the file's size of %llu bytes",
 				   (unsigned long long)p->off_bytes, (unsigned long long)n->size_bytes);
 	ingest_accept(l);
 	return ingest_run_push(l, n->name, p->off_bytes, p->len_bytes);
 }
 
-/* ---- directories ------------------------------------------------------------------------------------------------------ */
+/* ---- directories
+ * ------------------------------------------------------------------------------------------------------ */
 
 struct dir_level {
 	struct origin_answer a;
@@ -362,7 +366,8 @@ static int ingest_dir(struct ingest_line *l, const char *path, size_t len)
 	return rc;
 }
 
-/* ---- patterns ------------------------------------------------------------------------------------------------------------ */
+/* ---- patterns
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static int normalise(struct ingest_line *l, const char *raw, size_t raw_len, const char **ret_path, size_t *ret_len)
 {
@@ -384,8 +389,8 @@ static int is_literal(struct ingest_line *l, const char *raw, size_t raw_len)
 {
 	struct origin_answer a = {0};
 	struct parse_error kept = l->e;
-	const char *path;
-	size_t len;
+	const char *path = "";
+	size_t len = 0;
 	int rc;
 
 	if (normalise(l, raw, raw_len, &path, &len) < 0) {
@@ -402,12 +407,13 @@ static int is_literal(struct ingest_line *l, const char *raw, size_t raw_len)
 
 static int one_name(struct ingest_line *l, const struct parse_line *p, const char *raw, size_t raw_len, bool may_check);
 
-/* Is result no. i a path that can be taken? Looked at before the first one is, so that a line is taken whole or not at all. */
+/* Is result no. i a path that can be taken? Looked at before the first one is, so that a line is taken whole or not at
+ * all. */
 static int check_result(struct ingest_line *l, const struct parse_line *p, const struct brace *b, uint64_t i, char *buf)
 {
-	size_t len = brace_result(b, i, buf, PARSE_LINE_MAX), path_len;
+	size_t len = brace_result(b, i, buf, PARSE_LINE_MAX), path_len = 0;
 	struct cached_name *n;
-	const char *path;
+	const char *path = "";
 
 	if (len > PARSE_LINE_MAX)
 		return ingest_fail(l, -EMSGSIZE, 1, "a result of the pattern is longer than %u bytes", PARSE_LINE_MAX);
@@ -415,7 +421,8 @@ static int check_result(struct ingest_line *l, const struct parse_line *p, const
 		return ingest_fail(l, -EINVAL, 1, "a result of the pattern is empty");
 	HFS_TRY(normalise(l, buf, len, &path, &path_len));
 	if (buf[len - 1] == '/')
-		return p->has_range ? ingest_fail(l, -EINVAL, p->path_len + 2, "a directory has no offset and length") : 0;
+		return p->has_range ? ingest_fail(l, -EINVAL, p->path_len + 2, "a directory has no offset and length")
+				    : 0;
 	if (path_len == 0)
 		return ingest_fail(l, -EISDIR, 1, "a result of the pattern is the root of the mount");
 	if (!is_checking(l->f->in))
@@ -442,7 +449,8 @@ static int expand(struct ingest_line *l, const struct parse_line *p, const struc
 	for (uint64_t i = 0; i < count; i++)
 		HFS_TRY(check_result(l, p, b, i, buf));
 	for (uint64_t i = 0; i < count; i++) {
-		if ((i & 4095) == 4095 && (atomic_load(&f->c->is_stopping) || (l->r && l->r->i.is_interrupted && control_is_dying(l->r->tid))))
+		if ((i & 4095) == 4095 && (atomic_load(&f->c->is_stopping) ||
+					   (l->r && l->r->i.is_interrupted && control_is_dying(l->r->tid))))
 			return ingest_fail(l, -EINTR, 1, "ended in the middle of the pattern");
 		HFS_TRY(one_name(l, p, buf, brace_result(b, i, buf, PARSE_LINE_MAX), false));
 	}
@@ -460,7 +468,8 @@ static int ingest_pattern(struct ingest_line *l, const struct parse_line *p)
 		return one_name(l, p, p->path, p->path_len, true);
 	rc = brace_create(p->path, p->path_len, &b);
 	if (rc == -ENOSPC)
-		return ingest_fail(l, rc, 1, "the pattern has too many results (more than %u, or %u levels, or 2 GiB of names)",
+		return ingest_fail(l, rc, 1,
+				   "the pattern has too many results (more than %u, or %u levels, or 2 GiB of names)",
 				   BRACE_RESULTS_MAX, BRACE_DEPTH_MAX);
 	if (rc < 0)
 		return ingest_fail(l, rc, 1, "out of memory");
@@ -469,13 +478,14 @@ static int ingest_pattern(struct ingest_line *l, const struct parse_line *p)
 	return rc;
 }
 
-/* ---- a line ------------------------------------------------------------------------------------------------------------------ */
+/* ---- a line
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static int one_name(struct ingest_line *l, const struct parse_line *p, const char *raw, size_t raw_len, bool may_check)
 {
 	struct cached_name *n;
-	const char *path;
-	size_t len;
+	const char *path = "";
+	size_t len = 0;
 
 	HFS_TRY(normalise(l, raw, raw_len, &path, &len));
 	if (raw_len > 0 && raw[raw_len - 1] == '/')
@@ -526,8 +536,9 @@ int ingest_entry(struct ingest_line *l, const struct parse_line *p)
 
 static bool has_special(const char *data, size_t len)
 {
-	return memchr(data, '{', len) || memmem(data, len, "::", 2) || memmem(data, len, "/\n", 2) || memmem(data, len, "/\"", 2) ||
-	       memmem(data, len, "\\/\"", 3) || memmem(data, len, "u002f\"", 6) || memmem(data, len, "u002F\"", 6);
+	return memchr(data, '{', len) || memmem(data, len, "::", 2) || memmem(data, len, "/\n", 2) ||
+	       memmem(data, len, "/\"", 2) || memmem(data, len, "\\/\"", 3) || memmem(data, len, "u002f\"", 6) ||
+	       memmem(data, len, "u002F\"", 6);
 }
 
 bool ingest_needs_origin(const struct ingest *in, const char *data, size_t len)

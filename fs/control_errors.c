@@ -83,7 +83,8 @@ void control_errors_add(struct control_errors *r, const struct control_error *wh
 {
 	char *text = format(what), *old;
 
-	hfs_log_limited(HFS_LOG_WARNING, "control line rejected: %.*s", text ? (int)strcspn(text, "\n") : 0, text ? text : "");
+	hfs_log_limited(HFS_LOG_WARNING, "control line rejected: %.*s", text ? (int)strcspn(text, "\n") : 0,
+			text ? text : "");
 	hfs_mutex_lock(&r->lock);
 	old = r->text[r->next];
 	r->text[r->next] = text;

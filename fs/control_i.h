@@ -16,7 +16,6 @@
 
 #include "cache/base/err.h"
 #include "cache/base/sync.h"
-#include "cache/origin.h"
 #include "fs/control.h"
 #include "fs/engine.h"
 #include "fs/hintfs.h"
@@ -41,7 +40,7 @@ struct control_stream {
 /* ---- errors --------------------------------------------------------------------------------------------------- */
 
 struct control_errors {
-	struct hfs_mutex lock; /* LEAF */
+	struct hfs_mutex lock;		/* LEAF */
 	char *text[CONTROL_ERRORS_MAX]; /* owned */
 	unsigned next;
 	uint64_t total;
@@ -92,16 +91,17 @@ struct control {
 	bool has_poller;
 };
 
-/* ---- open files ---------------------------------------------------------------------------------------------------- */
+/* ---- open files ----------------------------------------------------------------------------------------------------
+ */
 
-#define RUN_MAX 1024u	/* entries appended to the engine in one go */
+#define RUN_MAX 1024u		    /* entries appended to the engine in one go */
 #define PUTS_MAX (2 * RUN_MAX + 64) /* a line gives back at most two names, the checked ones of a pattern 16 */
-#define CACHE_SLOTS 256u /* names remembered by a handle */
+#define CACHE_SLOTS 256u	    /* names remembered by a handle */
 
 struct cached_name {
 	char *path; /* owned; NULL: free slot */
 	uint32_t len, hash;
-	uint32_t name;	     /* a reference of the engine's */
+	uint32_t name; /* a reference of the engine's */
 	bool has_size;
 	uint64_t size_bytes;
 };
@@ -114,11 +114,11 @@ struct ingest {
 	uint32_t puts[PUTS_MAX]; /* names to give back after the append */
 	uint32_t n_run, n_puts;
 	struct cached_name names[CACHE_SLOTS];
-	struct cached_name *last;   /* of the line before, while it is cached */
-	char *last_raw;		    /* owned: its path as written */
+	struct cached_name *last; /* of the line before, while it is cached */
+	char *last_raw;		  /* owned: its path as written */
 	size_t last_raw_len, last_raw_cap;
-	char *scratch[3];	    /* owned, made on demand: JSON, path, expansion */
-	char *prefix;		    /* owned */
+	char *scratch[3]; /* owned, made on demand: JSON, path, expansion */
+	char *prefix;	  /* owned */
 	size_t prefix_len;
 	uint32_t n_checked;
 	bool is_unchecked; /* the origin did not answer in time: no more questions */
@@ -131,13 +131,13 @@ struct control_file {
 	struct control *c;
 	enum control_kind kind;
 	bool is_reader, is_writer, is_nonblock;
-	unsigned refs;			/* c->lock */
-	bool is_busy;			/* c->lock: somebody is in its ingest state */
-	struct control_stream *stream;	/* counted; ORDER, STREAM */
-	struct engine_record *record;	/* owned; RECORD */
+	unsigned refs;		       /* c->lock */
+	bool is_busy;		       /* c->lock: somebody is in its ingest state */
+	struct control_stream *stream; /* counted; ORDER, STREAM */
+	struct engine_record *record;  /* owned; RECORD */
 	/* owned by whoever claimed the file */
-	bool is_trunc, is_accepted;	/* O_TRUNC; a line was accepted since */
-	struct ingest *in;		/* owned, made at the first write */
+	bool is_trunc, is_accepted; /* O_TRUNC; a line was accepted since */
+	struct ingest *in;	    /* owned, made at the first write */
 	/* reading; owned by whoever claimed the file */
 	char *text; /* owned: snapshot of a text file, or the part of the pending list that was made and not read */
 	size_t text_len, text_at;
@@ -166,7 +166,8 @@ ssize_t control_stream_read(struct control_file *f, uint64_t off, size_t size, c
 /* control_ingest.c */
 void control_ingest_write(struct control_file *f, const char *data, size_t len, struct control_req *r);
 void control_ingest_flush(struct control_file *f, struct control_req *r);
-void control_ingest_release(struct control_file *f); /* the last part of a file's life; may hand over to a metadata thread */
+void control_ingest_release(
+	struct control_file *f); /* the last part of a file's life; may hand over to a metadata thread */
 void control_ingest_destroy(struct control_file *f);
 
 /* One line under way, for control_entry.c */
@@ -182,7 +183,10 @@ struct ingest_line {
 	uint64_t run_line_no;
 };
 
-int ingest_fail(struct ingest_line *l, int err, size_t column, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+void ingest_say(struct ingest_line *l, int err, size_t column, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+/* Say why, and be the errno: return ingest_fail(l, -EINVAL, column, "..."); */
+#define ingest_fail(l, err, ...) (ingest_say((l), (err), __VA_ARGS__), (err))
 char *ingest_scratch(struct ingest *in, unsigned which);
 /* The line is good: the list it starts is begun. */
 void ingest_accept(struct ingest_line *l);
@@ -207,7 +211,7 @@ struct origin_name {
 
 struct origin_answer {
 	int err;
-	char *path;	     /* REALPATH: canonical; owned */
+	char *path; /* REALPATH: canonical; owned */
 	struct origin_attr attr;
 	struct origin_name *names; /* LIST: sorted as their full paths sort; owned */
 	size_t n_names;
@@ -216,8 +220,9 @@ struct origin_answer {
 };
 
 /*
- * Ask, on a metadata thread, and wait at most timeout_ms (0: as long as the caller lives). -ETIMEDOUT: no answer in time.
- * -EINTR: the caller is dying. -ESHUTDOWN. Else 0 and the answer, whose err may be set. Never on a session's thread.
+ * Ask, on a metadata thread, and wait at most timeout_ms (0: as long as the caller lives). -ETIMEDOUT: no answer in
+ * time. -EINTR: the caller is dying. -ESHUTDOWN. Else 0 and the answer, whose err may be set. Never on a session's
+ * thread.
  */
 int control_origin_ask(struct control *c, struct control_req *r, enum origin_question q, const char *path, size_t len,
 		       unsigned timeout_ms, struct origin_answer *ret);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fs/control_ingest.c - writes to a stream: lines are taken one by one, entries collected in runs, marks applied between them.
+ * fs/control_ingest.c - writes to a stream: lines are taken one by one, entries collected in runs, marks applied
+ * between them.
  *
- * A file's ingest state belongs to whoever claimed the file. A write that cannot need the origin is worked off on the session's
- * thread; any other one on a metadata thread, with the request parked.
+ * A file's ingest state belongs to whoever claimed the file. A write that cannot need the origin is worked off on the
+ * session's thread; any other one on a metadata thread, with the request parked.
  *
- * A bad line: what came before it is appended, the writer is told the count up to it (its retry gets the errno), the handle is
- * poisoned: every later write fails the same way, so nothing is half applied without being seen.
+ * A bad line: what came before it is appended, the writer is told the count up to it (its retry gets the errno), the
+ * handle is poisoned: every later write fails the same way, so nothing is half applied without being seen.
  *
- * The unfinished last line is taken at FLUSH, if the process that closes is the one that wrote it and was not killed, or at RELEASE.
+ * The unfinished last line is taken at FLUSH, if the process that closes is the one that wrote it and was not killed,
+ * or at RELEASE.
  */
 #include "fs/control_i.h"
 
@@ -22,7 +24,7 @@
 
 /* ---- small tools ------------------------------------------------------------------------------------------ */
 
-int ingest_fail(struct ingest_line *l, int err, size_t column, const char *fmt, ...)
+void ingest_say(struct ingest_line *l, int err, size_t column, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -31,7 +33,6 @@ int ingest_fail(struct ingest_line *l, int err, size_t column, const char *fmt, 
 	va_start(ap, fmt);
 	vsnprintf(l->e.message, sizeof(l->e.message), fmt, ap);
 	va_end(ap);
-	return err;
 }
 
 char *ingest_scratch(struct ingest *in, unsigned which)
@@ -111,7 +112,8 @@ int ingest_run_flush(struct ingest_line *l)
 	l->run_line_no = in->run_line[taken > 0 ? taken : 0];
 	if (taken >= 0 || taken == -ENOSPC)
 		return ingest_fail(l, -ENOSPC, 1,
-				   "the stream is full: it holds as many entries as it may (16 Mi by default); @cancel it, write the next "
+				   "the stream is full: it holds as many entries as it may (16 Mi by default); @cancel "
+				   "it, write the next "
 				   "epochs later, or use @repeat");
 	return ingest_fail(l, (int)taken, 1, "the entry was not taken: %s", strerror(-(int)taken));
 }
@@ -139,7 +141,8 @@ void ingest_put_later(struct ingest_line *l, uint32_t name)
 	in->puts[in->n_puts++] = name;
 }
 
-/* ---- lines --------------------------------------------------------------------------------------------------------- */
+/* ---- lines ---------------------------------------------------------------------------------------------------------
+ */
 
 static int apply_mark(struct ingest_line *l, const struct parse_line *p)
 {
@@ -153,7 +156,8 @@ static int apply_mark(struct ingest_line *l, const struct parse_line *p)
 	ingest_accept(l);
 	rc = engine_stream_mark(l->f->c->h->engine, s->engine_id, mark, p->value);
 	if (rc == -EINVAL)
-		return ingest_fail(l, rc, 1, "this makes no sense here: the number is out of range for the list so far");
+		return ingest_fail(l, rc, 1,
+				   "this makes no sense here: the number is out of range for the list so far");
 	if (rc < 0)
 		return ingest_fail(l, rc, 1, "not taken: %s", strerror(-rc));
 	if (mark == SCHED_MARK_BATCH || mark == SCHED_MARK_BATCH_NEXT)
@@ -226,7 +230,8 @@ static void reject(struct ingest_line *l, uint64_t line_no, const char *text, si
 								  .e = &l->e});
 }
 
-/* As reject(), for the line that e is about: the one under way, or one whose entry waited in the run. data: the write, or NULL. */
+/* As reject(), for the line that e is about: the one under way, or one whose entry waited in the run. data: the write,
+ * or NULL. */
 static size_t reject_line(struct ingest_line *l, const char *data, size_t len)
 {
 	const char *text = l->text, *lf;
@@ -240,7 +245,7 @@ static size_t reject_line(struct ingest_line *l, const char *data, size_t len)
 		text = data + l->run_start;
 		rest = len - l->run_start;
 	}
-	lf = memchr(text, '\n', rest);
+	lf = rest > 0 ? memchr(text, '\n', rest) : NULL;
 	reject(l, l->run_line_no, text, lf ? (size_t)(lf - text) : rest);
 	return l->run_start;
 }
@@ -258,7 +263,7 @@ static int check_state(struct control_file *f)
 static ssize_t ingest_data(struct control_file *f, const char *data, size_t len, struct control_req *r)
 {
 	struct ingest *in = f->in;
-	struct ingest_line l = {.f = f, .r = r};
+	struct ingest_line l = {.f = f, .r = r, .text = ""};
 	size_t pos = 0, bad = 0;
 	uint64_t lines = 0;
 	int rc = check_state(f), next;
@@ -273,7 +278,7 @@ static ssize_t ingest_data(struct control_file *f, const char *data, size_t len,
 		if (rc < 0)
 			break;
 		if ((++lines & 1023) == 0 && (rc = check_state(f)) < 0) {
-			ingest_fail(&l, rc, 1, "%s", rc == -ECANCELED ? "the stream was removed" : "hintfs is ending");
+			ingest_say(&l, rc, 1, "%s", rc == -ECANCELED ? "the stream was removed" : "hintfs is ending");
 			break;
 		}
 	}
@@ -282,14 +287,15 @@ static ssize_t ingest_data(struct control_file *f, const char *data, size_t len,
 	if (next < 0) {
 		rc = next;
 		if (rc == -EMSGSIZE)
-			ingest_fail(&l, rc, 1, "line longer than %u bytes", PARSE_LINE_MAX);
+			ingest_say(&l, rc, 1, "line longer than %u bytes", PARSE_LINE_MAX);
 		else
-			ingest_fail(&l, rc, 1, "out of memory");
+			ingest_say(&l, rc, 1, "out of memory");
 		l.text = data + l.start;
 		l.len = len - l.start;
 	}
 	if (!l.is_run_error) {
-		struct ingest_line end = l; /* what the good lines before left in the run; an error of theirs comes first */
+		struct ingest_line end =
+			l; /* what the good lines before left in the run; an error of theirs comes first */
 
 		if (ingest_run_flush(&end) < 0) {
 			l = end;
@@ -309,7 +315,7 @@ static ssize_t ingest_data(struct control_file *f, const char *data, size_t len,
 /* The line without an LF, at the end of a writer or of the file. */
 static int ingest_last(struct control_file *f, struct control_req *r)
 {
-	struct ingest_line l = {.f = f, .r = r};
+	struct ingest_line l = {.f = f, .r = r, .text = ""};
 	struct ingest *in = f->in;
 	int rc = check_state(f);
 
@@ -330,7 +336,8 @@ static int ingest_last(struct control_file *f, struct control_req *r)
 	return rc;
 }
 
-/* ---- write ------------------------------------------------------------------------------------------------------------- */
+/* ---- write
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static void write_job(void *arg)
 {
@@ -374,7 +381,8 @@ void control_ingest_write(struct control_file *f, const char *data, size_t len, 
 	control_req_dispatch(r, write_job);
 }
 
-/* ---- flush and release -------------------------------------------------------------------------------------------------------- */
+/* ---- flush and release
+ * -------------------------------------------------------------------------------------------------------- */
 
 static bool is_same_process(pid_t a, pid_t b)
 {
@@ -404,8 +412,8 @@ static void flush_job(void *arg)
 }
 
 /*
- * Shells flush before they write, and a forked child that ends flushes what its parent is still writing: only the writer's own
- * close ends its line. A killed writer leaves whole lines only.
+ * Shells flush before they write, and a forked child that ends flushes what its parent is still writing: only the
+ * writer's own close ends its line. A killed writer leaves whole lines only.
  */
 void control_ingest_flush(struct control_file *f, struct control_req *r)
 {

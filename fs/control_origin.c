@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fs/control_origin.c - questions of the control files to the origin, which may hang: asked by a metadata thread, waited for with
- * a deadline by another one. Also what /proc tells of a writer.
+ * fs/control_origin.c - questions of the control files to the origin, which may hang: asked by a metadata thread,
+ * waited for with a deadline by another one. Also what /proc tells of a writer.
  *
- * The question is counted, one reference for each side: whoever comes last frees it, so a question that was given up costs
- * nothing but the thread that hangs.
+ * The question is counted, one reference for each side: whoever comes last frees it, so a question that was given up
+ * costs nothing but the thread that hangs.
  */
 #include "fs/control_i.h"
 
@@ -201,8 +201,8 @@ static int wait_answer(struct control *c, struct control_req *r, struct question
 	return rc;
 }
 
-int control_origin_ask(struct control *c, struct control_req *r, enum origin_question question, const char *path, size_t len,
-		       unsigned timeout_ms, struct origin_answer *ret)
+int control_origin_ask(struct control *c, struct control_req *r, enum origin_question question, const char *path,
+		       size_t len, unsigned timeout_ms, struct origin_answer *ret)
 {
 	struct question *q = calloc(1, sizeof(*q));
 	int rc = -ENOMEM;
@@ -238,7 +238,8 @@ int control_origin_ask(struct control *c, struct control_req *r, enum origin_que
 	return rc;
 }
 
-/* ---- what /proc tells --------------------------------------------------------------------------------------------- */
+/* ---- what /proc tells ---------------------------------------------------------------------------------------------
+ */
 
 static ssize_t read_proc(pid_t tid, const char *name, char *buf, size_t cap)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fs/control_text.c - README, status, metrics. The keys of `status` are never renamed (design §5); figures that one part of the
- * daemon keeps are asked of it, never counted twice.
+ * fs/control_text.c - README, status, metrics. The keys of `status` are never renamed (design §5); figures that one
+ * part of the daemon keeps are asked of it, never counted twice.
  */
 #include "fs/control_i.h"
 
@@ -16,7 +16,8 @@
 /* ---- README ------------------------------------------------------------------------------------------------ */
 
 static const char readme[] =
-	"Tell hintfs the order in which you will read; it fetches ahead in that order. A hint never changes what a read returns.\n"
+	"Tell hintfs the order in which you will read; it fetches ahead in that order. A hint never changes what a "
+	"read returns.\n"
 	"\n"
 	"  printf '%s\\n' wds/shard-{000000..000099}.tar > .ctl/order     replace the list\n"
 	"  find . -name '*.jpg' | sort >> .ctl/order                     add to it\n"
@@ -34,22 +35,31 @@ static const char readme[] =
 	"  @epoch [N]   @repeat K         a label; the list so far is read K times in all\n"
 	"  @any   @ordered                an unordered bag follows; back to order\n"
 	"  @window 8G   @window 4 batches how far ahead of the reader to fetch\n"
-	"  @seek N   @done N              entry N is next; reading is past batch N (past entry N in a list without batches)\n"
+	"  @seek N   @done N              entry N is next; reading is past batch N (past entry N in a list without "
+	"batches)\n"
 	"  @cancel   @prefix DIR          drop the list; strip DIR from the paths that follow\n"
-	"Paths are relative to the mount; the mount's own path is stripped. shard.tar TAB member=... is not yet supported.\n"
+	"Paths are relative to the mount; the mount's own path is stripped. shard.tar TAB member=... is not yet "
+	"supported.\n"
 	"\n"
 	"Files here\n"
-	"  order        the stream \"default\"      streams/N  another stream (rank, worker): open it for writing; rm = cancel, forget\n"
-	"  status       flat `key value` lines    errors     the last 64 rejected lines, with the reason; emptied by > errors\n"
-	"  prefetch     on | off | pause          wait       write \"batch 17\", \"stream N batch 17\" or a path: returns when in memory\n"
+	"  order        the stream \"default\"      streams/N  another stream (rank, worker): open it for writing; rm "
+	"= cancel, forget\n"
+	"  status       flat `key value` lines    errors     the last 64 rejected lines, with the reason; emptied by > "
+	"errors\n"
+	"  prefetch     on | off | pause          wait       write \"batch 17\", \"stream N batch 17\" or a path: "
+	"returns when in memory\n"
 	"  record       accesses as they happen   metrics    Prometheus text\n"
 	"Reading order or streams/N gives what is still to be read.\n"
 	"\n"
-	"A bad line fails the write: EINVAL not understood, ENOENT no such file (the first 16 are checked at once, later ones are\n"
-	"counted as missing_entries), EXDEV outside the mount, EISDIR a directory without its slash, ERANGE offset past the end,\n"
-	"EMSGSIZE longer than 65,536 bytes, ENOSPC too many entries, ECANCELED the stream was removed. Lines before it stay;\n"
+	"A bad line fails the write: EINVAL not understood, ENOENT no such file (the first 16 are checked at once, "
+	"later ones are\n"
+	"counted as missing_entries), EXDEV outside the mount, EISDIR a directory without its slash, ERANGE offset "
+	"past the end,\n"
+	"EMSGSIZE longer than 65,536 bytes, ENOSPC too many entries, ECANCELED the stream was removed. Lines before it "
+	"stay;\n"
 	"dash says only \"I/O error\": look into errors.\n"
-	"In a container bind this directory (under /run/hintfs) as a second volume; a read-only bind of the data is fine.\n";
+	"In a container bind this directory (under /run/hintfs) as a second volume; a read-only bind of the data is "
+	"fine.\n";
 
 void control_print_readme(struct control *c, FILE *out)
 {
@@ -165,18 +175,20 @@ static void print_figures(struct control *c, const struct figures *f, FILE *out)
 	const struct sched_stats *sc = &f->sched;
 	double stall_s = data_value(f, "stall_s");
 
-	fprintf(out, "origin_bytes " U64 "origin_reads " U64 "origin_errors " U64 "needed_bytes " U64 "demand_misses " U64, ca->origin_bytes,
-		ca->origin_reads, ca->origin_errors, sc->needed_bytes, sc->demand_misses);
+	fprintf(out,
+		"origin_bytes " U64 "origin_reads " U64 "origin_errors " U64 "needed_bytes " U64 "demand_misses " U64,
+		ca->origin_bytes, ca->origin_reads, ca->origin_errors, sc->needed_bytes, sc->demand_misses);
 	fprintf(out, "stall_s %.3f\n", stall_s < 0 ? 0 : stall_s);
-	fprintf(out, "prefetch_useful_bytes " U64 "prefetch_late_bytes " U64 "prefetch_wasted_bytes " U64, sc->prefetch_useful_bytes,
-		sc->prefetch_late_bytes, sc->prefetch_wasted_bytes);
-	fprintf(out, "slots_total %u\nslots_used %u\nslots_pinned %u\n", ca->slots_total, ca->slots_used, ca->slots_pinned);
+	fprintf(out, "prefetch_useful_bytes " U64 "prefetch_late_bytes " U64 "prefetch_wasted_bytes " U64,
+		sc->prefetch_useful_bytes, sc->prefetch_late_bytes, sc->prefetch_wasted_bytes);
+	fprintf(out, "slots_total %u\nslots_used %u\nslots_pinned %u\n", ca->slots_total, ca->slots_used,
+		ca->slots_pinned);
 	fprintf(out, "inflight_bytes " U64 "rss_bytes " U64, ca->inflight_bytes, f->rss_bytes);
 	fputs("tier_state off\ntier_bytes 0\ntier_inodes 0\ntier_hit_bytes 0\ntier_bad 0\ntier_bypass 0\n", out);
 	fprintf(out, "stale " U64 "late_metadata " U64, ca->stale + atomic_load(&c->h->stale_opens),
 		atomic_load(&c->h->late_metadata));
-	fprintf(out, "streams " U64 "pending_entries " U64 "missing_entries " U64 "bound_s %.3f\nbound_bytes " U64, f->n_streams,
-		sc->pending_entries, sc->missing_entries, sc->bound_s, sc->bound_bytes);
+	fprintf(out, "streams " U64 "pending_entries " U64 "missing_entries " U64 "bound_s %.3f\nbound_bytes " U64,
+		f->n_streams, sc->pending_entries, sc->missing_entries, sc->bound_s, sc->bound_bytes);
 }
 
 static void print_more(struct control *c, const struct figures *f, FILE *out)
@@ -185,14 +197,16 @@ static void print_more(struct control *c, const struct figures *f, FILE *out)
 	const struct cache_stats *ca = &f->cache;
 	const struct sched_stats *sc = &f->sched;
 
-	fprintf(out, "chunk_bytes " U64 "memory_bytes " U64 "prefetch %s\n", c->h->opts.chunk_bytes, c->h->opts.memory_bytes,
-		prefetch[engine_prefetch_get(c->h->engine)]);
-	fprintf(out, "slots_ready %u\nhit_bytes " U64 "miss_reads " U64 "parked_reads_total " U64 "short_reads " U64 "retries " U64,
+	fprintf(out, "chunk_bytes " U64 "memory_bytes " U64 "prefetch %s\n", c->h->opts.chunk_bytes,
+		c->h->opts.memory_bytes, prefetch[engine_prefetch_get(c->h->engine)]);
+	fprintf(out,
+		"slots_ready %u\nhit_bytes " U64 "miss_reads " U64 "parked_reads_total " U64 "short_reads " U64
+		"retries " U64,
 		ca->slots_ready, ca->hit_bytes, ca->miss_reads, ca->parked_reads, ca->short_reads, ca->retries);
 	fprintf(out, "oldest_fetch_s %.3f\norigin_threads %u\norigin_threads_busy %u\ndescriptors %u\nfiles " U64,
 		(double)ca->oldest_fetch_ns / 1e9, ca->threads, ca->threads_busy, ca->fds, ca->files);
-	fprintf(out, "entry_bytes " U64 "origin_bytes_per_s %.0f\norigin_latency_s %.6f\nconcurrency %u\n", sc->entry_bytes,
-		sc->origin_bytes_per_s, sc->origin_latency_s, sc->concurrency);
+	fprintf(out, "entry_bytes " U64 "origin_bytes_per_s %.0f\norigin_latency_s %.6f\nconcurrency %u\n",
+		sc->entry_bytes, sc->origin_bytes_per_s, sc->origin_latency_s, sc->concurrency);
 	fprintf(out, "control_lines " U64 "control_rejected " U64 "control_unchecked " U64, atomic_load(&c->lines),
 		atomic_load(&c->rejected), atomic_load(&c->unchecked));
 }
@@ -287,7 +301,8 @@ void control_print_status(struct control *c, FILE *out)
 	free(f.data);
 }
 
-/* ---- metrics ------------------------------------------------------------------------------------------------------ */
+/* ---- metrics ------------------------------------------------------------------------------------------------------
+ */
 
 static void metric(FILE *out, const char *mount, const char *name, const char *type, const char *help, double value)
 {
@@ -319,17 +334,20 @@ void control_print_metrics(struct control *c, FILE *out)
 		{"origin_reads_total", "counter", "Reads of the origin.", (double)f.cache.origin_reads},
 		{"origin_errors_total", "counter", "Reads of the origin that failed.", (double)f.cache.origin_errors},
 		{"needed_bytes_total", "counter", "Bytes that readers needed.", (double)f.sched.needed_bytes},
-		{"demand_misses_total", "counter", "Reads that had to wait for the origin.", (double)f.sched.demand_misses},
+		{"demand_misses_total", "counter", "Reads that had to wait for the origin.",
+		 (double)f.sched.demand_misses},
 		{"stall_seconds_total", "counter", "Seconds that readers waited.", stall_s < 0 ? 0 : stall_s},
 		{"prefetch_useful_bytes_total", "counter", "Bytes fetched ahead and then read.",
 		 (double)f.sched.prefetch_useful_bytes},
-		{"prefetch_late_bytes_total", "counter", "Bytes asked for while on their way.", (double)f.sched.prefetch_late_bytes},
+		{"prefetch_late_bytes_total", "counter", "Bytes asked for while on their way.",
+		 (double)f.sched.prefetch_late_bytes},
 		{"prefetch_wasted_bytes_total", "counter", "Bytes fetched ahead and dropped unread.",
 		 (double)f.sched.prefetch_wasted_bytes},
 		{"slots_total", "gauge", "Slots of the memory pool.", f.cache.slots_total},
 		{"slots_used", "gauge", "Slots in use.", f.cache.slots_used},
 		{"slots_pinned", "gauge", "Slots being copied out.", f.cache.slots_pinned},
-		{"inflight_bytes", "gauge", "Bytes asked of the origin and not yet here.", (double)f.cache.inflight_bytes},
+		{"inflight_bytes", "gauge", "Bytes asked of the origin and not yet here.",
+		 (double)f.cache.inflight_bytes},
 		{"rss_bytes", "gauge", "Resident memory of the daemon.", (double)f.rss_bytes},
 		{"stale_total", "counter", "Origin files that changed under a reader.",
 		 (double)(f.cache.stale + atomic_load(&c->h->stale_opens))},
@@ -337,9 +355,11 @@ void control_print_metrics(struct control *c, FILE *out)
 		 (double)atomic_load(&c->h->late_metadata)},
 		{"streams", "gauge", "Streams of hints.", (double)f.n_streams},
 		{"pending_entries", "gauge", "Entries of orders still to be read.", (double)f.sched.pending_entries},
-		{"missing_entries", "gauge", "Entries of orders that are not at the origin.", (double)f.sched.missing_entries},
+		{"missing_entries", "gauge", "Entries of orders that are not at the origin.",
+		 (double)f.sched.missing_entries},
 		{"control_lines_total", "counter", "Control lines accepted.", (double)atomic_load(&c->lines)},
-		{"control_rejected_lines_total", "counter", "Control lines refused.", (double)atomic_load(&c->rejected)},
+		{"control_rejected_lines_total", "counter", "Control lines refused.",
+		 (double)atomic_load(&c->rejected)},
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fs/control_wait.c - `wait`: a write that returns when a batch or a file is resident; `record`: accesses as they happen.
+ * fs/control_wait.c - `wait`: a write that returns when a batch or a file is resident; `record`: accesses as they
+ * happen.
  *
  *   batch 17                 of the stream "default"
  *   stream rank0 batch 17
  *   PATH                     as in an order; ./batch 17 for a file of that name
  *
- * One line a write: of several, the first is waited for and the writer is told how far that went, so that it comes again.
+ * One line a write: of several, the first is waited for and the writer is told how far that went, so that it comes
+ * again.
  */
 #include "fs/control_i.h"
 
@@ -85,8 +87,8 @@ static int parse_wait(struct wait_line *w, struct control *c)
 
 static void explain(struct wait_line *w, int err)
 {
-	const char *why = err == -ENOSPC    ? "it cannot fit into the slots: a larger memory= or smaller batches"
-			  : err == -ENOENT  ? (w->is_batch ? "no such batch in the list" : "no such file")
+	const char *why = err == -ENOSPC      ? "it cannot fit into the slots: a larger memory= or smaller batches"
+			  : err == -ENOENT    ? (w->is_batch ? "no such batch in the list" : "no such file")
 			  : err == -ECANCELED ? "the list was dropped or replaced meanwhile"
 					      : "the wait failed";
 
@@ -95,8 +97,10 @@ static void explain(struct wait_line *w, int err)
 
 static void log_error(struct control *c, struct wait_line *w, pid_t tid)
 {
-	control_errors_add(&c->errors, &(struct control_error){.tid = tid, .stream = "wait", .line = w->l.text,
-							       .line_len = w->l.len, .e = &w->l.e});
+	control_errors_add(
+		&c->errors,
+		&(struct control_error){
+			.tid = tid, .stream = "wait", .line = w->l.text, .line_len = w->l.len, .e = &w->l.e});
 }
 
 /* The engine's answer. The request is found by its number: an interrupt may have ended it. */

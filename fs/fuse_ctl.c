@@ -2,16 +2,17 @@
 /*
  * fs/fuse_ctl.c - the control session: translates FUSE requests for fs/control.h and its answers back. Decides nothing.
  *
- * rw, direct_io, permissions checked by the kernel (default_permissions) against uid=, gid=, ctl-mode=. Its threads are its own,
- * so nothing of the data session can hold a control file up.
+ * rw, direct_io, permissions checked by the kernel (default_permissions) against uid=, gid=, ctl-mode=. Its threads are
+ * its own, so nothing of the data session can hold a control file up.
  *
- * Node ids. Nothing is kept for a node: the id says what it is. Every LOOKUP of a file gives another id (same st_ino), so that every
- * open has an inode of its own: the kernel holds an inode's lock during a write, and a write to `wait` may take hours.
+ * Node ids. Nothing is kept for a node: the id says what it is. Every LOOKUP of a file gives another id (same st_ino),
+ * so that every open has an inode of its own: the kernel holds an inode's lock during a write, and a write to `wait`
+ * may take hours.
  *
  *   bits 0-3 kind | 4-15 slot of the stream | 16-39 its serial | 40-63 count of lookups
  *
- * Threads: CTL_THREADS run loop_main(); they never wait but for a request. One at a time receives; a RELEASE is worked off before the
- * next request is received, so that what a program does after close() sees the close.
+ * Threads: CTL_THREADS run loop_main(); they never wait but for a request. One at a time receives; a RELEASE is worked
+ * off before the next request is received, so that what a program does after close() sees the close.
  */
 #include "fs/control.h"
 #include "fs/fuse_reply.h"
@@ -78,8 +79,9 @@ static fuse_ino_t node_id(struct control_session *s, const struct control_node *
 
 static struct control_node node_of(fuse_ino_t id)
 {
-	return (struct control_node){
-		.kind = (enum control_kind)(id & 15), .slot = (uint32_t)(id >> 4 & 0xfff), .serial = (uint32_t)(id >> 16 & 0xffffff)};
+	return (struct control_node){.kind = (enum control_kind)(id & 15),
+				     .slot = (uint32_t)(id >> 4 & 0xfff),
+				     .serial = (uint32_t)(id >> 16 & 0xffffff)};
 }
 
 static bool is_dir(enum control_kind kind)
@@ -322,7 +324,8 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info 
 	fuse_reply_errno(req, 0);
 }
 
-/* ---- files ---------------------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------------------------------
+ */
 
 static int open_node(struct control_session *s, const struct control_node *n, struct fuse_file_info *fi,
 		     struct control_file **ret_f)
@@ -341,7 +344,7 @@ static int open_node(struct control_session *s, const struct control_node *n, st
 static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct control_node n = node_of(ino);
-	struct control_file *f;
+	struct control_file *f = NULL;
 	int rc = open_node(session_of(req), &n, fi, &f);
 
 	if (rc < 0)
@@ -354,7 +357,7 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 {
 	struct control_session *s = session_of(req);
 	struct fuse_entry_param e;
-	struct control_file *f;
+	struct control_file *f = NULL;
 	struct control_node n;
 	int rc = control_make(s->control, node_of(parent).kind, name, &n);
 
@@ -501,7 +504,8 @@ static const struct fuse_lowlevel_ops ops = {
 	.releasedir = op_releasedir,
 };
 
-/* ---- life --------------------------------------------------------------------------------------------------------------- */
+/* ---- life
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static struct fuse_session *session_new(struct control_session *s)
 {
@@ -509,7 +513,8 @@ static struct fuse_session *session_new(struct control_session *s)
 	struct fuse_session *se = NULL;
 	bool is_shared = geteuid() == 0 || s->h->opts.is_allow_other;
 
-	if (fuse_opt_add_arg(&args, "hintfs") == 0 && fuse_opt_add_arg(&args, "-osubtype=hintfs-ctl,fsname=hintfs-control") == 0 &&
+	if (fuse_opt_add_arg(&args, "hintfs") == 0 &&
+	    fuse_opt_add_arg(&args, "-osubtype=hintfs-ctl,fsname=hintfs-control") == 0 &&
 	    fuse_opt_add_arg(&args, "-orw,nosuid,nodev,noexec,default_permissions") == 0 &&
 	    (!is_shared || fuse_opt_add_arg(&args, "-oallow_other") == 0))
 		se = fuse_session_new(&args, &ops, sizeof(ops), s);
@@ -535,7 +540,8 @@ int control_session_create(struct hintfs *h, struct control_session **ret)
 	rc = s->se ? 0 : -EINVAL;
 	if (rc == 0 && fuse_session_mount(s->se, h->opts.ctl_dir) != 0) {
 		rc = -EIO;
-		hfs_log(HFS_LOG_ERROR, "cannot mount the control files on %s: libfuse's message is above", h->opts.ctl_dir);
+		hfs_log(HFS_LOG_ERROR, "cannot mount the control files on %s: libfuse's message is above",
+			h->opts.ctl_dir);
 	}
 	if (rc < 0)
 		goto fail;
@@ -624,7 +630,8 @@ void control_session_stop(struct control_session *s)
 		fuse_session_exit(s->se);
 		fuse_session_unmount(s->se); /* detaches, busy or not */
 	}
-	if (!is_quiet) { /* somebody hangs in the origin and holds a request: leave him all he may touch; the process is about to end */
+	if (!is_quiet) { /* somebody hangs in the origin and holds a request: leave him all he may touch; the process is
+			    about to end */
 		s->control = NULL;
 		s->se = NULL;
 	}

@@ -4,9 +4,10 @@
  *
  * Callers: fs/control_ingest.c, tools/hintctl, tools/preload. Pure.
  *
- * Rules are bash's (and Python braceexpand's where both agree): lists and sequences nest; the rightmost brace runs fastest; a
- * brace without a comma or a sequence, an empty `{}` and an unmatched brace are ordinary bytes; zero padding to the wider end;
- * the step's sign does not matter and 0 means 1; `::` separates whole patterns, before braces are looked at. No escapes and no `$`.
+ * Rules are bash's (and Python braceexpand's where both agree): lists and sequences nest; the rightmost brace runs
+ * fastest; a brace without a comma or a sequence, an empty `{}` and an unmatched brace are ordinary bytes; zero padding
+ * to the wider end; the step's sign does not matter and 0 means 1; `::` separates whole patterns, before braces are
+ * looked at. No escapes and no `$`.
  *
  * Invariants
  *   1. The number of results is known before the first one is made, and at most BRACE_RESULTS_MAX.
@@ -31,8 +32,8 @@ int brace_create(const char *pattern, size_t len, struct brace **ret_b) __attrib
 void brace_destroy(struct brace *b); /* NULL is fine */
 /* How many results; 1: the pattern means itself, unless it holds a "::" with one side empty. */
 uint64_t brace_count(const struct brace *b);
-/* Result no. index (< count) into buf, not NUL-terminated. Returns its length; nothing past cap is written, so a length > cap
- * means that it was cut. */
+/* Result no. index (< count) into buf, not NUL-terminated. Returns its length; nothing past cap is written, so a length
+ * > cap means that it was cut. */
 size_t brace_result(const struct brace *b, uint64_t index, char *buf, size_t cap);
 
 /* True if the bytes hold '{' or "::", so that an expansion could make a difference. */

@@ -40,7 +40,8 @@ enum parse_kind {
 
 struct parse_line {
 	enum parse_kind kind;
-	/* PARSE_ENTRY, PARSE_PREFIX. Not NUL-terminated, contains no NUL. Into the line, or into scratch for a JSON string. */
+	/* PARSE_ENTRY, PARSE_PREFIX. Not NUL-terminated, contains no NUL. Into the line, or into scratch for a JSON
+	 * string. */
 	const char *path;
 	size_t path_len;
 	bool is_json;	  /* was a JSON string: never expanded */
@@ -49,22 +50,22 @@ struct parse_line {
 	bool has_range;	  /* offset and length were written */
 	uint64_t off_bytes;
 	uint64_t len_bytes; /* 0: to the end */
-	/* PARSE_MARK. A bare `@done N` gives SCHED_MARK_DONE, `@done batch N` SCHED_MARK_DONE_BATCH. The grammar calls both a
-	 * batch: where a list has no @batch marks, every entry is a batch of its own, so the caller turns DONE into DONE_BATCH
-	 * where it has. */
+	/* PARSE_MARK. A bare `@done N` gives SCHED_MARK_DONE, `@done batch N` SCHED_MARK_DONE_BATCH. The grammar calls
+	 * both a batch: where a list has no @batch marks, every entry is a batch of its own, so the caller turns DONE
+	 * into DONE_BATCH where it has. */
 	enum sched_mark mark;
 	uint64_t value;
 };
 
 struct parse_error {
-	int err;	     /* negative errno */
-	unsigned column;     /* 1-based byte where it went wrong */
+	int err;	 /* negative errno */
+	unsigned column; /* 1-based byte where it went wrong */
 	char message[PARSE_MESSAGE_MAX];
 };
 
 /*
- * Parse one line without its LF. scratch: PARSE_LINE_MAX bytes for a decoded JSON string (may be NULL: then JSON names are
- * refused with -EINVAL). -EINVAL, -EMSGSIZE.
+ * Parse one line without its LF. scratch: PARSE_LINE_MAX bytes for a decoded JSON string (may be NULL: then JSON names
+ * are refused with -EINVAL). -EINVAL, -EMSGSIZE.
  */
 int parse_line(const char *line, size_t len, char *scratch, struct parse_line *ret_line, struct parse_error *ret_err)
 	__attribute__((warn_unused_result));
@@ -79,9 +80,10 @@ struct parse_roots {
 };
 
 /*
- * Make a path relative to the root: prefix and mount path stripped, no leading "./", no "//", no "." component, no trailing
- * slash. The root itself is "" (length 0). *ret_path points into `path` if nothing inside had to change, else into scratch
- * (at least len bytes). -EXDEV: a ".." component or another absolute path. Column in *ret_err counts from the start of the path.
+ * Make a path relative to the root: prefix and mount path stripped, no leading "./", no "//", no "." component, no
+ * trailing slash. The root itself is "" (length 0). *ret_path points into `path` if nothing inside had to change, else
+ * into scratch (at least len bytes). -EXDEV: a ".." component or another absolute path. Column in *ret_err counts from
+ * the start of the path.
  */
 int parse_path(const struct parse_roots *roots, const char *path, size_t len, char *scratch, const char **ret_path,
 	       size_t *ret_len, struct parse_error *ret_err) __attribute__((warn_unused_result));
@@ -105,8 +107,8 @@ void parse_split_init(struct parse_split *s);
 void parse_split_finish(struct parse_split *s);
 /*
  * Next whole line of data[*pos .. len). 1: *ret_line, *ret_len (valid until the next call, or while data lives),
- * *ret_start: where in data the line began (0 if in an earlier write), *pos is past its LF. 0: no whole line left, the rest was kept,
- * *pos = len. -EMSGSIZE (line_no and *ret_start name the line), -ENOMEM.
+ * *ret_start: where in data the line began (0 if in an earlier write), *pos is past its LF. 0: no whole line left, the
+ * rest was kept, *pos = len. -EMSGSIZE (line_no and *ret_start name the line), -ENOMEM.
  */
 int parse_split_next(struct parse_split *s, const char *data, size_t len, size_t *pos, const char **ret_line,
 		     size_t *ret_len, size_t *ret_start) __attribute__((warn_unused_result));

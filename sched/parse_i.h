@@ -7,13 +7,16 @@
 
 #include "sched/parse.h"
 
-/* Fill *e and return err. */
-int parse_fail(struct parse_error *e, int err, size_t column, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+void parse_say(struct parse_error *e, int err, size_t column, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+/* Fill *e and be the errno: return parse_fail(e, -EINVAL, column, "..."); */
+#define parse_fail(e, err, ...) (parse_say((e), (err), __VA_ARGS__), (err))
 
 /* A line that begins with '@'. */
 int parse_directive(const char *line, size_t len, struct parse_line *ret_line, struct parse_error *ret_err);
 
-/* The JSON string at the start of the line, decoded into out (at least len bytes). *ret_used: bytes of the line it took. */
+/* The JSON string at the start of the line, decoded into out (at least len bytes). *ret_used: bytes of the line it
+ * took. */
 int parse_json_string(const char *line, size_t len, char *out, size_t *ret_len, size_t *ret_used,
 		      struct parse_error *ret_err);
 

@@ -65,13 +65,15 @@ static int run_umount(const struct mounts *m, const struct args *a)
 
 static const struct verb verbs[] = {
 	{"list", "list", "all hintfs mounts that this process sees", 0, run_list, NULL},
-	{"status", "status [MOUNTPOINT] [--json]", "what is going on: origin, prefetch, memory, streams", 1, run_status, NULL},
+	{"status", "status [MOUNTPOINT] [--json]", "what is going on: origin, prefetch, memory, streams", 1, run_status,
+	 NULL},
 	{"order", "order [MOUNTPOINT] FILE|- [--check] [--append] [--stream NAME]",
-	 "tell the order of reading (grammar: MOUNTPOINT/.ctl/README); --check says what it means and changes nothing", 2,
-	 run_order, NULL},
+	 "tell the order of reading (grammar: MOUNTPOINT/.ctl/README); --check says what it means and changes nothing",
+	 2, run_order, NULL},
 	{"umount", "umount [MOUNTPOINT] [--lazy]", "unmount; if it is busy, say who keeps it so", 1, run_umount, NULL},
 	{"top", NULL, NULL, 0, NULL, "until then: watch hintctl status"},
-	{"warm", NULL, NULL, 0, NULL, "until then: find MOUNTPOINT -type f | hintctl order - , or cat the files to /dev/null"},
+	{"warm", NULL, NULL, 0, NULL,
+	 "until then: find MOUNTPOINT -type f | hintctl order - , or cat the files to /dev/null"},
 	{"verify", NULL, NULL, 0, NULL, "it checks the disk tier, which this version has not"},
 	{"record", NULL, NULL, 0, NULL, "until then: cat MOUNTPOINT/.ctl/record > order.txt"},
 	{"doctor", NULL, NULL, 0, NULL, "until then: hintctl status, and the daemon's log"},
@@ -91,7 +93,8 @@ static void print_help(FILE *out)
 	      "  hintctl order --check order.txt        files, bytes, missing names; nothing is changed\n"
 	      "  hintctl order order.txt                the same as: cat order.txt > /mnt/data/.ctl/order\n"
 	      "  hintctl status\n\n"
-	      "Environment: HINTFS_CTL is the directory of the control files where MOUNTPOINT/.ctl does not lead to them\n"
+	      "Environment: HINTFS_CTL is the directory of the control files where MOUNTPOINT/.ctl does not lead to "
+	      "them\n"
 	      "(a container). Exit status: 0 done, 1 failed, 2 usage.\n",
 	      out);
 }
@@ -106,16 +109,17 @@ static const struct verb *find_verb(const char *name)
 		names[i] = verbs[i].name;
 	}
 	near = parse_nearest(name, strlen(name), names, N_VERBS);
-	fprintf(stderr, "hintctl: unknown verb \"%s\"%s%s%s; hintctl --help lists them\n", name, near ? " (did you mean " : "",
-		near ? near : "", near ? "?)" : "");
+	fprintf(stderr, "hintctl: unknown verb \"%s\"%s%s%s; hintctl --help lists them\n", name,
+		near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
 	return NULL;
 }
 
 static int parse_args(int argc, char **argv, struct args *a)
 {
 	static const struct option options[] = {
-		{"json", no_argument, NULL, 'j'},   {"check", no_argument, NULL, 'c'}, {"append", no_argument, NULL, 'a'},
-		{"stream", required_argument, NULL, 's'}, {"lazy", no_argument, NULL, 'l'},  {"help", no_argument, NULL, 'h'},
+		{"json", no_argument, NULL, 'j'},    {"check", no_argument, NULL, 'c'},
+		{"append", no_argument, NULL, 'a'},  {"stream", required_argument, NULL, 's'},
+		{"lazy", no_argument, NULL, 'l'},    {"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0},
 	};
 	int opt;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tools/hintctl_check.c - order --check: parses the order as the daemon does, looks its names up in the mount, and says what it
- * means. Changes nothing; all bad lines are shown, not only the first one.
+ * tools/hintctl_check.c - order --check: parses the order as the daemon does, looks its names up in the mount, and says
+ * what it means. Changes nothing; all bad lines are shown, not only the first one.
  */
 #include "tools/hintctl_i.h"
 
@@ -166,7 +166,8 @@ static int take_dir(struct check *c, const char *path, size_t len, struct parse_
 	return rc < 0 ? fail(e, -errno, 1, "the directory cannot be listed") : 0;
 }
 
-static int take_name(struct check *c, const struct parse_line *p, const char *raw, size_t raw_len, struct parse_error *e)
+static int take_name(struct check *c, const struct parse_line *p, const char *raw, size_t raw_len,
+		     struct parse_error *e)
 {
 	const struct parse_roots roots = {.mount = c->m->mountpoint,
 					  .mount_len = strlen(c->m->mountpoint),

@@ -9,8 +9,8 @@
  *   hintctl_check.c   order --check
  *   hintctl_umount.c  umount, and who keeps it busy
  *
- * A mount may hang or its daemon be stopped, so nothing here touches a path below a mountpoint but in a child with a deadline
- * (bounded_read) or where the user asked for just that (order).
+ * A mount may hang or its daemon be stopped, so nothing here touches a path below a mountpoint but in a child with a
+ * deadline (bounded_read) or where the user asked for just that (order).
  */
 #ifndef TOOLS_HINTCTL_I_H
 #define TOOLS_HINTCTL_I_H

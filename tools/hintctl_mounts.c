@@ -23,7 +23,8 @@ static void unescape(char *s)
 	char *to = s;
 
 	while (*s) {
-		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' && s[3] >= '0' && s[3] <= '7') {
+		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' && s[3] >= '0' &&
+		    s[3] <= '7') {
 			*to++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0'));
 			s += 4;
 		} else {
@@ -128,7 +129,8 @@ static bool absolute(const char *arg, char out[PATH_MAX])
 		*slash = '\0';
 	if (!realpath(!slash ? "." : slash == copy ? "/" : copy, dir))
 		return false;
-	return (size_t)snprintf(out, PATH_MAX, "%s/%s", strcmp(dir, "/") == 0 ? "" : dir, slash ? slash + 1 : copy) < PATH_MAX;
+	return (size_t)snprintf(out, PATH_MAX, "%s/%s", strcmp(dir, "/") == 0 ? "" : dir, slash ? slash + 1 : copy) <
+	       PATH_MAX;
 }
 
 const struct mount_row *mounts_find(const struct mounts *m, const char *arg)
@@ -140,7 +142,8 @@ const struct mount_row *mounts_find(const struct mounts *m, const char *arg)
 		if (m->n == 1)
 			return &m->rows[0];
 		fprintf(stderr, m->n == 0 ? "hintctl: no hintfs is mounted here; hintfs SOURCE MOUNTPOINT mounts one\n"
-					  : "hintctl: there are several hintfs mounts: name the MOUNTPOINT (hintctl list shows them)\n");
+					  : "hintctl: there are several hintfs mounts: name the MOUNTPOINT (hintctl "
+					    "list shows them)\n");
 		return NULL;
 	}
 	row = find_exact(m, arg);
@@ -251,7 +254,7 @@ char *bounded_read(const char *path, unsigned timeout_ms, int *ret_err)
 		waitpid(pid, NULL, rc == -ETIMEDOUT ? WNOHANG : 0); /* one that hangs in the kernel is left to init */
 	}
 	*ret_err = rc;
-	if (rc < 0) {
+	if (rc < 0 || !b.s) {
 		free(b.s);
 		return NULL;
 	}
@@ -284,6 +287,10 @@ char *format_bytes(char *buf, double bytes)
 		bytes /= 1024;
 		unit++;
 	}
-	snprintf(buf, 32, unit == 0 || bytes >= 100 ? "%.0f %s" : bytes >= 10 ? "%.1f %s" : "%.2f %s", bytes, units[unit]);
+	snprintf(buf, 32,
+		 unit == 0 || bytes >= 100 ? "%.0f %s"
+		 : bytes >= 10		   ? "%.1f %s"
+					   : "%.2f %s",
+		 bytes, units[unit]);
 	return buf;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tools/hintctl_order.c - order: sends a file to the control file, shows how far it is, and repeats what the daemon says to a bad line.
+ * tools/hintctl_order.c - order: sends a file to the control file, shows how far it is, and repeats what the daemon
+ * says to a bad line.
  */
 #include "tools/hintctl_i.h"
 
@@ -44,7 +45,8 @@ static void draw(struct transfer *t, bool is_end)
 	memset(bar, '#', (size_t)(filled > BAR_WIDTH ? BAR_WIDTH : filled));
 	bar[BAR_WIDTH] = '\0';
 	if (t->total)
-		fprintf(stderr, "\r[%s] %s of %s", bar, format_bytes(sent, (double)t->sent), format_bytes(total, (double)t->total));
+		fprintf(stderr, "\r[%s] %s of %s", bar, format_bytes(sent, (double)t->sent),
+			format_bytes(total, (double)t->total));
 	else
 		fprintf(stderr, "\r%s sent", format_bytes(sent, (double)t->sent));
 	fprintf(stderr, "%s", is_end ? "\n" : "   ");

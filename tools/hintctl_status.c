@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tools/hintctl_status.c - list and status. The keys are the daemon's; JSON has the same, flat, and the streams as an array.
+ * tools/hintctl_status.c - list and status. The keys are the daemon's; JSON has the same, flat, and the streams as an
+ * array.
  */
 #include "tools/hintctl_i.h"
 
@@ -15,7 +16,7 @@ struct pair {
 };
 
 struct status {
-	char *text; /* owned */
+	char *text;	    /* owned */
 	struct pair *pairs; /* owned */
 	size_t n;
 };
@@ -31,7 +32,7 @@ static int status_read(const struct mount_row *m, unsigned timeout_ms, struct st
 	s.text = path ? bounded_read(path, timeout_ms, &err) : NULL;
 	free(path);
 	if (!s.text)
-		return err;
+		return err < 0 ? err : -EIO;
 	for (line = strtok_r(s.text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		struct pair *pairs = reallocarray(s.pairs, s.n + 1, sizeof(*pairs));
 		char *blank = strchr(line, ' ');
@@ -124,7 +125,11 @@ int verb_list(const struct mounts *m)
 /* Bytes that are not UTF-8 become \udcXX, as Python's surrogateescape has them; octal of the daemon is undone. */
 static size_t utf8_len(const unsigned char *s)
 {
-	size_t n = *s < 0x80 ? 1 : *s >= 0xc2 && *s < 0xe0 ? 2 : *s >= 0xe0 && *s < 0xf0 ? 3 : *s >= 0xf0 && *s < 0xf5 ? 4 : 0;
+	size_t n = *s < 0x80		     ? 1
+		   : *s >= 0xc2 && *s < 0xe0 ? 2
+		   : *s >= 0xe0 && *s < 0xf0 ? 3
+		   : *s >= 0xf0 && *s < 0xf5 ? 4
+					     : 0;
 
 	for (size_t i = 1; i < n; i++)
 		if ((s[i] & 0xc0) != 0x80)
@@ -270,15 +275,18 @@ static void print_origin(const struct status *s)
 {
 	char a[32], b[32], c[32], d[32];
 
-	printf("  origin     %s in %s reads, %s errors; %s/s, latency %.2f ms\n", format_bytes(a, number_of(s, "origin_bytes")),
-	       format_count(b, (uint64_t)number_of(s, "origin_reads")), format_count(c, (uint64_t)number_of(s, "origin_errors")),
+	printf("  origin     %s in %s reads, %s errors; %s/s, latency %.2f ms\n",
+	       format_bytes(a, number_of(s, "origin_bytes")), format_count(b, (uint64_t)number_of(s, "origin_reads")),
+	       format_count(c, (uint64_t)number_of(s, "origin_errors")),
 	       format_bytes(d, number_of(s, "origin_bytes_per_s")), number_of(s, "origin_latency_s") * 1e3);
 	if (number_of(s, "oldest_fetch_s") > 1)
-		printf("             a read has been waiting for the origin for %.0f s\n", number_of(s, "oldest_fetch_s"));
+		printf("             a read has been waiting for the origin for %.0f s\n",
+		       number_of(s, "oldest_fetch_s"));
 	printf("  readers    needed %s, %s misses, stalled %.2f s\n", format_bytes(a, number_of(s, "needed_bytes")),
 	       format_count(b, (uint64_t)number_of(s, "demand_misses")), number_of(s, "stall_s"));
 	printf("  prefetch   %s; useful %s, late %s, wasted %s\n", text_of(s, "prefetch"),
-	       format_bytes(a, number_of(s, "prefetch_useful_bytes")), format_bytes(b, number_of(s, "prefetch_late_bytes")),
+	       format_bytes(a, number_of(s, "prefetch_useful_bytes")),
+	       format_bytes(b, number_of(s, "prefetch_late_bytes")),
 	       format_bytes(c, number_of(s, "prefetch_wasted_bytes")));
 }
 
@@ -287,18 +295,21 @@ static void print_memory(const struct status *s)
 	char a[32], b[32], c[32], d[32], e[32];
 
 	printf("  memory     %s of %s slots of %s used, %s pinned; %s in flight; resident %s\n",
-	       format_count(a, (uint64_t)number_of(s, "slots_used")), format_count(b, (uint64_t)number_of(s, "slots_total")),
-	       format_bytes(c, number_of(s, "chunk_bytes")), text_of(s, "slots_pinned"),
-	       format_bytes(d, number_of(s, "inflight_bytes")), format_bytes(e, number_of(s, "rss_bytes")));
+	       format_count(a, (uint64_t)number_of(s, "slots_used")),
+	       format_count(b, (uint64_t)number_of(s, "slots_total")), format_bytes(c, number_of(s, "chunk_bytes")),
+	       text_of(s, "slots_pinned"), format_bytes(d, number_of(s, "inflight_bytes")),
+	       format_bytes(e, number_of(s, "rss_bytes")));
 	printf("  disk tier  %s\n", text_of(s, "tier_state"));
 	printf("  trouble    %s stale, %s late metadata\n", text_of(s, "stale"), text_of(s, "late_metadata"));
-	printf("  order      %s streams, %s entries pending, %s missing; %s lines taken, %s rejected%s\n", text_of(s, "streams"),
-	       format_count(a, (uint64_t)number_of(s, "pending_entries")), format_count(b, (uint64_t)number_of(s, "missing_entries")),
-	       format_count(c, (uint64_t)number_of(s, "control_lines")), format_count(d, (uint64_t)number_of(s, "control_rejected")),
+	printf("  order      %s streams, %s entries pending, %s missing; %s lines taken, %s rejected%s\n",
+	       text_of(s, "streams"), format_count(a, (uint64_t)number_of(s, "pending_entries")),
+	       format_count(b, (uint64_t)number_of(s, "missing_entries")),
+	       format_count(c, (uint64_t)number_of(s, "control_lines")),
+	       format_count(d, (uint64_t)number_of(s, "control_rejected")),
 	       number_of(s, "control_rejected") > 0 ? " (why: .ctl/errors)" : "");
 	if (number_of(s, "bound_s") > 0)
-		printf("  bound      at least %.1f s and %s from the origin for what is known\n", number_of(s, "bound_s"),
-		       format_bytes(a, number_of(s, "bound_bytes")));
+		printf("  bound      at least %.1f s and %s from the origin for what is known\n",
+		       number_of(s, "bound_s"), format_bytes(a, number_of(s, "bound_bytes")));
 }
 
 static const char *stream_text(const struct status *s, const char *name, size_t len, const char *key)
@@ -320,15 +331,16 @@ static void print_stream_rows(const struct status *s)
 		if (!split_key(s->pairs[i].key, &name, &len, &key) || strcmp(key, "entries") != 0)
 			continue;
 		if (!has_head)
-			printf("\n  %-20s %10s %10s %8s %10s %6s %6s %10s %9s %5s\n", "STREAM", "ENTRIES", "PENDING", "MISSING", "AT",
-			       "EPOCH", "BATCH", "AHEAD", "EACH", "SURE");
+			printf("\n  %-20s %10s %10s %8s %10s %6s %6s %10s %9s %5s\n", "STREAM", "ENTRIES", "PENDING",
+			       "MISSING", "AT", "EPOCH", "BATCH", "AHEAD", "EACH", "SURE");
 		has_head = true;
 		snprintf(shown, sizeof(shown), "%.*s", (int)len, name);
 		unescape(shown);
 		snprintf(tau, sizeof(tau), "%.2f ms", strtod(stream_text(s, name, len, "tau_s"), NULL) * 1e3);
 		printf("  %-20s %10s %10s %8s %10s %6s %6s %10s %9s %4.0f%%%s\n", shown, s->pairs[i].value,
-		       stream_text(s, name, len, "pending"), stream_text(s, name, len, "missing"), stream_text(s, name, len, "low"),
-		       stream_text(s, name, len, "epoch"), stream_text(s, name, len, "batch"),
+		       stream_text(s, name, len, "pending"), stream_text(s, name, len, "missing"),
+		       stream_text(s, name, len, "low"), stream_text(s, name, len, "epoch"),
+		       stream_text(s, name, len, "batch"),
 		       format_bytes(window, strtod(stream_text(s, name, len, "window_bytes"), NULL)), tau,
 		       100 * strtod(stream_text(s, name, len, "confidence"), NULL),
 		       strcmp(stream_text(s, name, len, "is_speculating"), "0") == 0 ? " (not followed)" : "");
@@ -337,7 +349,7 @@ static void print_stream_rows(const struct status *s)
 
 int verb_status(const struct mount_row *m, bool is_json)
 {
-	struct status s;
+	struct status s = {0};
 	int err = status_read(m, READ_MS, &s);
 
 	if (err < 0) {

@@ -96,8 +96,8 @@ static unsigned scan_maps(const struct mount_row *m, const char *pid)
 	shown[0] = '\0';
 	while (f && getline(&line, &cap, f) >= 0) {
 		at = 0;
-		if (sscanf(line, "%*s %*s %*s %x:%x %*u %n", &major, &minor, &at) != 2 || at == 0 || major != m->major ||
-		    minor != m->minor)
+		if (sscanf(line, "%*s %*s %*s %x:%x %*u %n", &major, &minor, &at) != 2 || at == 0 ||
+		    major != m->major || minor != m->minor)
 			continue;
 		line[strcspn(line, "\n")] = '\0';
 		if (strcmp(shown, line + at) != 0) {
@@ -128,7 +128,8 @@ static void print_users(const struct mount_row *m)
 	if (proc)
 		closedir(proc);
 	if (n == 0)
-		fprintf(stderr, "  nobody that this user may look at: another user's process, another mount namespace (a container), or a "
+		fprintf(stderr, "  nobody that this user may look at: another user's process, another mount namespace "
+				"(a container), or a "
 				"mount inside it\n");
 }
 
@@ -171,7 +172,8 @@ int verb_umount(const struct mount_row *m, bool is_lazy)
 	if (rc == -EBUSY) {
 		fprintf(stderr, "it is kept busy by\n");
 		print_users(m);
-		fprintf(stderr, "end these, or detach it from the tree at once: hintctl umount --lazy %s\n", m->mountpoint);
+		fprintf(stderr, "end these, or detach it from the tree at once: hintctl umount --lazy %s\n",
+			m->mountpoint);
 	}
 	return EXIT_FAILED;
 }

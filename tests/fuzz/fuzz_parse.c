@@ -2,9 +2,9 @@
 /*
  * tests/fuzz/fuzz_parse.c - the control grammar on arbitrary bytes: splitter, lines, paths, patterns, quoting.
  *
- * With libFuzzer (-Dfuzzer=true, clang) a fuzz target; otherwise a program that replays the files and folders it is given.
- * Checked: results lie inside the input or the scratch, errors carry a message and a column, a quoted path parses back to the same
- * bytes, the same text cut into other pieces gives the same lines.
+ * With libFuzzer (-Dfuzzer=true, clang) a fuzz target; otherwise a program that replays the files and folders it is
+ * given. Checked: results lie inside the input or the scratch, errors carry a message and a column, a quoted path
+ * parses back to the same bytes, the same text cut into other pieces gives the same lines.
  */
 #include "sched/brace.h"
 #include "sched/parse.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/unit/test_control.c - the control files without a mount (fs/control.h) on the real engine and a small origin: what a
- * write returns, what stays, what is said, interrupts, removed streams, the end.
+ * tests/unit/test_control.c - the control files without a mount (fs/control.h) on the real engine and a small origin:
+ * what a write returns, what stays, what is said, interrupts, removed streams, the end.
  */
 #include "cache/base/log.h"
 #include "cache/base/time.h"

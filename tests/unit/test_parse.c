@@ -235,8 +235,8 @@ Test(parse, paths_become_relative)
 
 Test(parse, quoted_names_parse_back)
 {
-	static const char *const names[] = {"plain", "#x", "@x", "\"x", "a\tb", "a\nb", "\x01\x1f\\\"", "{a,b}", "a::b",
-					    "cr\r",  "\xff\x80", "x y"};
+	static const char *const names[] = {"plain",	    "#x",    "@x",   "\"x",  "a\tb",	 "a\nb",
+					    "\x01\x1f\\\"", "{a,b}", "a::b", "cr\r", "\xff\x80", "x y"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		struct parse_roots roots = {0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/bench/control/bench_parse.c - lines parsed a second on one core: range lines of a few files, of many files, and names
- * alone, fed in pieces of 1 MiB as cat or Python do. Prints; asserts nothing.
+ * tests/bench/control/bench_parse.c - lines parsed a second on one core: range lines of a few files, of many files, and
+ * names alone, fed in pieces of 1 MiB as cat or Python do. Prints; asserts nothing.
  */
 #include "sched/parse.h"
 

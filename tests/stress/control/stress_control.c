@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/stress/control/stress_control.c - the control files without a mount, from many threads at once: writers of several streams,
- * waits, reads of record and status, interrupts that come at any time, streams removed under their writers, and at last a
- * shutdown in the middle of it all. For the sanitizers; also checks that each request is answered exactly once and that what a
- * writer was told is what the stream holds.
+ * tests/stress/control/stress_control.c - the control files without a mount, from many threads at once: writers of
+ * several streams, waits, reads of record and status, interrupts that come at any time, streams removed under their
+ * writers, and at last a shutdown in the middle of it all. For the sanitizers; also checks that each request is
+ * answered exactly once and that what a writer was told is what the stream holds.
  *
  * exit: 0 passed, 1 failed
  */
@@ -213,7 +213,11 @@ static void *wait_for_files(void *arg)
 	if (open_name(b, CONTROL_ROOT, "wait", O_WRONLY, &f) < 0)
 		return NULL;
 	for (unsigned i = 0; !atomic_load(&b->is_over); i++) {
-		size_t len = (size_t)sprintf(line, i % 5 == 4 ? "batch %u\n" : i % 7 == 6 ? "none%u\n" : "f%02u\n", i % FILES);
+		size_t len = (size_t)sprintf(line,
+					     i % 5 == 4	  ? "batch %u\n"
+					     : i % 7 == 6 ? "none%u\n"
+							  : "f%02u\n",
+					     i % FILES);
 		ssize_t n = do_write(b, f, line, len);
 
 		CHECK(n == (ssize_t)len || n == -EINTR || n == -ESHUTDOWN || n == -ENOENT || n == -ECANCELED);
@@ -275,7 +279,8 @@ static void *interrupt_all(void *arg)
 	return NULL;
 }
 
-/* ---- set-up ---------------------------------------------------------------------------------------------------------- */
+/* ---- set-up
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void make_origin(char *dir)
 {

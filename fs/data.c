@@ -53,6 +53,8 @@ void data_req_unref(struct data_req *r)
 		return;
 	if (r->node)
 		node_put(v->nodes, r->node);
+	if (r->is_dir_counted)
+		data_dir_unref(v, r->dir);
 	free(r->name_own);
 	hfs_mutex_lock(&v->lock);
 	if (v->pool_n < POOL_MAX) {

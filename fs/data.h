@@ -99,7 +99,7 @@ struct data_req {
 	_Atomic bool is_answered;
 	_Atomic int refs;
 	uint64_t i_pass; /* of the watch thread that looked last */
-	bool is_interrupted, is_listed, is_tried_late;
+	bool is_interrupted, is_listed, is_tried_late, is_dir_counted;
 	char *name_own; /* owned */
 	struct node *node;
 	struct cache_read read;

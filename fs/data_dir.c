@@ -29,6 +29,7 @@ bool data_opendir_answer(struct data_req *r, struct dirsnap *s)
 		dirsnap_put(s);
 		return data_answer(r, -ENOMEM, NULL);
 	}
+	atomic_init(&d->refs, 1);
 	d->snap = s;
 	d->node = r->node;
 	node_ref(v->nodes, d->node);
@@ -52,9 +53,16 @@ void data_releasedir(struct data_view *v, struct data_dir_handle *d)
 	if (d->next)
 		d->next->prev = d->prev;
 	hfs_mutex_unlock(&v->lock);
+	atomic_fetch_sub(&v->n_dirs, 1);
+	data_dir_unref(v, d);
+}
+
+void data_dir_unref(struct data_view *v, struct data_dir_handle *d)
+{
+	if (atomic_fetch_sub(&d->refs, 1) != 1)
+		return;
 	dirsnap_put(d->snap);
 	node_put(v->nodes, d->node);
-	atomic_fetch_sub(&v->n_dirs, 1);
 	free(d);
 }
 
@@ -266,6 +274,8 @@ void data_readdir_known(struct data_req *r)
 
 void data_readdir(struct data_req *r)
 {
+	atomic_fetch_add(&r->dir->refs, 1);
+	r->is_dir_counted = true;
 	if (r->is_plus)
 		data_park_meta(r, job_readdirplus);
 	else

@@ -72,6 +72,7 @@ struct data_handle {
 };
 
 struct data_dir_handle {
+	_Atomic int refs;	/* the kernel's, and one of each request: a late listing can outlive the RELEASE */
 	struct node *node;	/* counted */
 	struct dirsnap *snap;	/* counted */
 	struct data_dir_handle *prev, *next;
@@ -108,6 +109,7 @@ void data_stale_sweep(struct data_view *v, uint64_t now_ns, bool is_all);
 void data_opendir(struct data_req *r);
 void data_readdir(struct data_req *r);
 bool data_opendir_answer(struct data_req *r, struct dirsnap *s);
+void data_dir_unref(struct data_view *v, struct data_dir_handle *d);
 void data_readdir_known(struct data_req *r);
 /* data_read.c */
 void data_read(struct data_req *r);

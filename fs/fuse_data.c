@@ -385,6 +385,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 					FUSE_CAP_POSIX_LOCKS };
 
 	(void)userdata;
+	pthread_setname_np(pthread_self(), "hfs-fuse"); /* the first worker; those it starts inherit the name */
 	for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++)
 		(void)fuse_set_feature_flag(conn, on[i]);
 	for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++)

@@ -20,6 +20,7 @@ STUCK_SIZE = READERS * CHUNK
 SMALL = 3 * CHUNK + 100
 HANG_S = env.scaled(5, 20)
 QUICK_S, SEEN_S = 0.1, 1.5
+CONTROL_THREADS = 2  # of the sidecar session; the limit of 8 is the data session's
 
 
 @pytest.fixture
@@ -68,7 +69,10 @@ def park(hfs, way="read", count=READERS):
 
 
 def fuse_threads(hfs):
-    return [n for n in procs.thread_names(hfs.pid) if n.startswith(("hfs-fuse", "fuse_worker"))]
+    """Threads that take requests from the kernel; the control session's are among them. By name where libfuse gives one,
+    else by what they do: idle ones wait in the kernel's queue for this process."""
+    named = [n for n in procs.thread_names(hfs.pid) if n.startswith(("hfs-fuse", "fuse_worker"))]
+    return named or procs.tasks_in(hfs.pid, "fuse_dev_do_read")
 
 
 class Answers:
@@ -96,7 +100,7 @@ def test_900_stuck_readers_and_a_healthy_rest(mount, far, probe):
     warm_up(hfs, one)
     far.hang("stuck", "op=READ")
     parked = park(hfs)
-    assert 1 <= len(fuse_threads(hfs)) <= 8, procs.thread_names(hfs.pid)
+    assert 1 <= len(fuse_threads(hfs)) <= 8 + CONTROL_THREADS, procs.thread_names(hfs.pid)
     held, opened, cold, status = (Answers(w, QUICK_S) for w in ("held descriptor", "warm open", "cold read", "status"))
     listed, df = Answers("list", QUICK_S), Answers("statfs", QUICK_S)
     size, blocks = one.ask("list", hfs.p("warm"))[1], one.ask("statfs", hfs.path)[1]
@@ -152,7 +156,7 @@ def test_everything_hangs(mount, far, probe, mode):
         answers.judge()
     if mode == "default":
         assert late > 0, "answers from a snapshot are counted"
-    assert 1 <= len(fuse_threads(hfs)) <= 8, procs.thread_names(hfs.pid)
+    assert 1 <= len(fuse_threads(hfs)) <= 8 + CONTROL_THREADS, procs.thread_names(hfs.pid)
     far.unhang()
     parked.wait(60).ok()
     for i in range(20):

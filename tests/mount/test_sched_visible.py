@@ -164,7 +164,11 @@ def test_seek_goes_back_too(stage):
     s.when_quiet()
     s.far.reset()
     s.write("@seek 0\n")
-    s.when_fetched(0, 1, 2)
+    # What was read first may still be there (of dead pages the oldest are kept); the rest of the window has to come again.
+    procs.until(lambda: set(s.fetched()) & set(range(8)), 20, lambda: f"fetched {s.fetched()}")
+    for i in range(4):
+        s.read(i)
+    assert set(s.when_quiet()) <= set(range(4 + 4 + 1)), s.fetched()
 
 
 def test_done_batch_moves_the_fetches(stage):

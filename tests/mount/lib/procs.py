@@ -138,6 +138,19 @@ def thread_names(pid):
     return names
 
 
+def tasks_in(pid, function):
+    """Thread ids whose kernel stack holds this function (root)."""
+    found = []
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{tid}/stack") as f:
+                if function in f.read():
+                    found.append(int(tid))
+        except OSError:
+            pass
+    return found
+
+
 def kill_all():
     """End every child still alive; True when all of them are gone."""
     for child in _alive:

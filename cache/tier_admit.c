@@ -162,17 +162,32 @@ static int begin_big(struct tier *t, struct tier_admission *a, struct tier_op *o
 	return err;
 }
 
+/* A chunk that was just found bad comes again at once, while the old one is still being removed: wait for that a little. */
+static int begin_big_patiently(struct tier *t, struct tier_admission *a, struct tier_op *op, struct tier_big **ret_b)
+{
+	int err = begin_big(t, a, op, ret_b);
+
+	for (int i = 0; i < 50 && err == -EAGAIN; i++) {
+		tier_drops_run(t);
+		hfs_mutex_lock(&t->lock);
+		(void)hfs_cond_wait_until(&t->changed, &t->lock, hfs_now_ns() + (i == 0 ? 1 : 10) * HFS_NS_PER_MS);
+		hfs_mutex_unlock(&t->lock);
+		err = begin_big(t, a, op, ret_b);
+	}
+	return err;
+}
+
 static int admit_big(struct tier *t, struct tier_admission *a)
 {
 	const uint64_t need_bytes = hfs_round_up(a->len_bytes, TIER_BLOCK) + OVERHEAD_BYTES;
 	struct tier_big *b = NULL;
 	struct tier_op op;
 	bool is_misfit;
-	int err = begin_big(t, a, &op, &b);
+	int err = begin_big_patiently(t, a, &op, &b);
 
 	if (err == -ENOENT) {
 		HFS_TRY(create_big(t, &a->name));
-		err = begin_big(t, a, &op, &b);
+		err = begin_big_patiently(t, a, &op, &b);
 	}
 	if (err < 0)
 		return err == -ENOENT ? -EAGAIN : err;

@@ -105,15 +105,11 @@ static int adopt_table(struct tier *t, struct tier_pack *p, int fd, uint64_t siz
 	if (table == NULL)
 		return -ENOMEM;
 	err = tier_read_full(t, fd, table, n * sizeof(*table), off_bytes);
-	for (uint32_t i = 0; err == 0 && i < n; i++) {
-		if (tier_entry_decode(&table[i], t->salt, p->pack_no, &it))
-			err = adopt_item(t, p, &it);
-		else
-			count_bad(t);
-	}
+	for (uint32_t i = 0; err == 0 && i < n; i++)
+		err = tier_entry_decode(&table[i], t->salt, p->pack_no, &it) ? adopt_item(t, p, &it) : -EBADMSG;
 	free(table);
 	p->end_bytes = off_bytes;
-	return err < 0 ? err : 1;
+	return err == -EBADMSG ? 0 : err < 0 ? err : 1; /* a bad table: the scan finds the same */
 }
 
 struct window {
@@ -218,6 +214,18 @@ static int adopt_pack(struct tier *t, const char *name, uint64_t pack_no)
 
 /* ---- big files ---- */
 
+/* So that it is bad once, and gives its space back. */
+static void erase_record(struct tier *t, struct tier_big *b, uint32_t chunk_no)
+{
+	struct tier_op *op = malloc(sizeof(*op));
+
+	if (op == NULL)
+		return;
+	hfs_mutex_lock(&t->lock);
+	tier_drop_chunk_locked(t, b, chunk_no, op);
+	hfs_mutex_unlock(&t->lock);
+}
+
 static int adopt_records(struct tier *t, struct tier_big *b, int fd, uint64_t size_bytes)
 {
 	const uint32_t per = WINDOW_BYTES / sizeof(struct tier_raw_record);
@@ -239,6 +247,7 @@ static int adopt_records(struct tier *t, struct tier_big *b, int fd, uint64_t si
 			if (!tier_record_decode(&raw[i], t->salt, b->file_id, &r) || r.generation != b->generation ||
 			    r.chunk_no != from + i) {
 				count_bad(t);
+				erase_record(t, b, (uint32_t)(from + i));
 				continue;
 			}
 			hfs_mutex_lock(&t->lock);
@@ -252,14 +261,23 @@ static int adopt_records(struct tier *t, struct tier_big *b, int fd, uint64_t si
 
 static int link_big(struct tier *t, struct tier_big *b, uint64_t dataset)
 {
+	struct tier_op *op = malloc(sizeof(*op));
 	struct tier_entry *e;
 	int err;
 
+	if (op == NULL)
+		return -ENOMEM;
 	hfs_mutex_lock(&t->lock);
 	err = tier_dataset_index(t, dataset);
-	/* A small file of that path: one of the two is older; the packs came first and stay. */
-	if (err >= 0 && tier_entry_find(t, b->key) != NULL)
+	/* A small file of that path: one of the two is older. A big one that was superseded is unlinked, while an item may stand in
+	 * its pack's table after it died: the big one stays. */
+	e = err < 0 ? NULL : tier_entry_find(t, b->key);
+	if (e != NULL && e->is_big) {
 		err = -EBADMSG;
+	} else if (e != NULL) {
+		tier_drop_item_locked(t, e, op);
+		op = NULL;
+	}
 	b->dataset = err < 0 ? 0 : (uint32_t)err;
 	e = err < 0 ? NULL : tier_entry_add(t, b->key);
 	if (e != NULL) {
@@ -273,6 +291,7 @@ static int link_big(struct tier *t, struct tier_big *b, uint64_t dataset)
 		err = -ENOMEM;
 	}
 	hfs_mutex_unlock(&t->lock);
+	free(op);
 	return err < 0 ? err : 0;
 }
 
@@ -335,7 +354,7 @@ static int adopt_big(struct tier *t, const char *name, struct tier_key key)
 		return err;
 	hfs_mutex_lock(&t->lock);
 	b->obj.n_users--;
-	if (b->n_present == 0)
+	if (b->n_present == 0 && b->obj.n_users == 0)
 		tier_obj_kill_locked(t, &b->obj);
 	hfs_mutex_unlock(&t->lock);
 	return err;

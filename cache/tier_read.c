@@ -146,6 +146,8 @@ static void read_main(void *arg)
 	hfs_mutex_lock(&t->lock);
 	o->n_users++; /* beyond the operation */
 	tier_op_end(t, &j->op);
+	if (err == -EBADMSG && o->is_dead)
+		err = -ENOENT; /* removed while we looked */
 	if (err == 0 && !o->is_pack && !o->is_dead && j->kind != JOB_PASS)
 		tier_big_verify(tier_big_of(o), (uint32_t)j->op.where);
 	if (err == -EBADMSG)

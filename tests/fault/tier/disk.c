@@ -1004,12 +1004,13 @@ void disk_swap(struct disk *d, const char *ending, uint32_t a, uint32_t b)
 	hfs_mutex_lock(&d->lock);
 	x = nth_name(d->root, ending, &a);
 	y = nth_name(d->root, ending, &b);
-	rig_check(x != NULL && y != NULL, "two files to swap");
-	t = x->node->now;
-	x->node->now = y->node->now;
-	y->node->now = t;
-	(void)node_count(d, x->node);
-	(void)node_count(d, y->node);
+	if (x != NULL && y != NULL) {
+		t = x->node->now;
+		x->node->now = y->node->now;
+		y->node->now = t;
+		(void)node_count(d, x->node);
+		(void)node_count(d, y->node);
+	}
 	hfs_mutex_unlock(&d->lock);
 }
 

@@ -15,6 +15,8 @@
  */
 #include "sched/sched_i.h"
 
+#define PARTIAL_LOOKS 16u
+
 /* Slots that prefetch does not fill with what cannot be evicted, so that a miss finds room at once. */
 uint32_t sch_reserve(const struct sched *s)
 {
@@ -52,13 +54,29 @@ static uint32_t victim_used(const struct sched *s)
 	return s->lists[L_USED].tail;
 }
 
+static bool frame_is_whole(const struct sched *s, uint32_t fr)
+{
+	const struct page *p = &s->pages[s->frames[fr].page];
+	uint32_t blocks = sch_chunk_blocks(s, p->file, p->chunk_no);
+
+	return blocks && sch_blocks_all(&s->frames[fr].valid, 0, blocks - 1);
+}
+
+/* The farthest next use. Among the farthest few rather one of which only some blocks are there: less comes again. */
 static uint32_t victim_order(const struct sched *s, uint32_t after)
 {
-	uint32_t p = sch_bitmap_last(&s->tree[T_RAM]);
+	uint32_t p = sch_bitmap_last(&s->tree[T_RAM]), last = p;
 
-	if (p == SCH_NONE || (after != SCH_NONE && p <= after))
+	for (uint32_t k = 0; k < PARTIAL_LOOKS && p != SCH_NONE && (after == SCH_NONE || p > after); k++) {
+		uint32_t fr = s->pages[s->pos.page[p]].frame;
+
+		if (!s->has_partial || !frame_is_whole(s, fr))
+			return fr;
+		p = p > 0 ? sch_bitmap_prev(&s->tree[T_RAM], p - 1) : SCH_NONE;
+	}
+	if (last == SCH_NONE || (after != SCH_NONE && last <= after))
 		return SCH_NONE;
-	return s->pages[s->pos.page[p]].frame;
+	return s->pages[s->pos.page[last]].frame;
 }
 
 /* An old guess for a new one; and a sixteenth of the slots is theirs, also where an order names everything else. */

@@ -15,6 +15,7 @@
 
 #define CHAIN_MAX 512u
 #define HORIZON_MIN 16u
+#define KEEP_WINDOW_MIN 32u
 #define SKIPS_MAX 4096u
 #define OVERHEAD_UNKNOWN 32768.0
 #define DEMAND_SHARE 8u /* of inflight_max: kept from prefetch */
@@ -62,12 +63,38 @@ static uint32_t fetch_horizon(const struct sched *s, uint32_t p)
 	return (uint32_t)sch_min64(p + window, SCH_NONE - 1);
 }
 
+/*
+ * What is named does not fit, and its visits are scattered: a page fetched block by block comes again and again, a whole page that stays
+ * comes once. Which ones stay does not matter, that they stay does: those that find room without pushing anything out. The
+ * window keeps what the requests under way need; most of the page must be named.
+ */
+static uint32_t fetch_keep_window(const struct sched *s)
+{
+	return sch_min32(sch_max32(KEEP_WINDOW_MIN, 3 * s->concurrency), s->slots / 4);
+}
+
+static bool fetch_may_keep(const struct sched *s, uint32_t p, uint32_t blocks)
+{
+	uint32_t idle = s->lists[L_STALE].count + s->lists[L_USED].count, n = 0, b0, b1 = 0;
+	struct blocks all = {0};
+
+	if (s->held - sch_min32(idle, s->held) + fetch_keep_window(s) >= s->slots)
+		return false;
+	for (uint32_t k = 0; p != SCH_NONE && k < CHAIN_MAX; p = s->pos.next[p], k++)
+		if (!sch_position_is_done(s, p))
+			sch_blocks_set(&all, s->pos.b0[p], s->pos.b1[p]);
+	for (uint32_t b = 0; sch_blocks_run(&all, b, &b0, &b1); b = b1 + 1)
+		n += b1 - b0 + 1;
+	return n >= blocks - blocks / 4;
+}
+
 /* Blocks of the page that visit p and those soon after it need, or all of them. */
 void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *want)
 {
 	uint32_t to = fetch_horizon(s, p), n = 0, u = 0, b0, b1 = 0;
 	uint32_t blocks = sch_chunk_blocks(s, s->pages[pg].file, s->pages[pg].chunk_no);
 	double o = fetch_overhead(s);
+	uint32_t first = p;
 
 	memset(want, 0, sizeof(*want));
 	for (uint32_t k = 0; p != SCH_NONE && p <= to && k < CHAIN_MAX; p = s->pos.next[p], k++)
@@ -77,7 +104,7 @@ void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *w
 		u += (b1 - b0 + 1) * s->block_bytes;
 		n++;
 	}
-	if (blocks && (double)blocks * s->block_bytes <= (double)u + (n > 1 ? n : 0) * o)
+	if (blocks && ((double)blocks * s->block_bytes <= (double)u + (n > 1 ? n : 0) * o || fetch_may_keep(s, first, blocks)))
 		sch_blocks_set(want, 0, blocks - 1);
 }
 
@@ -143,6 +170,7 @@ static uint32_t fetch_one(struct sched *s, uint32_t fr, uint32_t b0, uint32_t b1
 	}
 	if (!is_demand)
 		s->tokens -= s->fetches[fe].bytes;
+	s->has_partial = s->has_partial || s->fetches[fe].bytes < s->cfg.chunk_bytes;
 	return fe;
 }
 
@@ -271,6 +299,22 @@ static uint32_t fetch_next(const struct sched *s, uint32_t from)
 	return sch_min32(a, d);
 }
 
+/*
+ * Blocks of a page have to come some time or other: to have them early is worth a whole page that stays only as far as the
+ * requests under way reach.
+ */
+static bool fetch_may_push(const struct sched *s, uint32_t pg, uint32_t p, const struct blocks *want)
+{
+	uint32_t blocks = sch_chunk_blocks(s, s->pages[pg].file, s->pages[pg].chunk_no);
+	uint32_t high = sch_max32(sch_position_stream(s, p)->high, s->pos.low);
+
+	if (s->held < s->slots || s->lists[L_STALE].count || s->lists[L_USED].count)
+		return true;
+	if (!blocks || sch_blocks_all(want, 0, blocks - 1))
+		return true;
+	return p <= high || p - high <= 4 * s->concurrency;
+}
+
 /* 1: fetched or asked for; 0: not this one; negative: stop. */
 static int fetch_visit(struct sched *s, uint32_t p)
 {
@@ -282,11 +326,16 @@ static int fetch_visit(struct sched *s, uint32_t p)
 		return 0;
 	if (!sch_fetch_may(s, false, is_name ? (uint32_t)s->cfg.chunk_bytes : sch_position_bytes(s, p)))
 		return -EAGAIN;
-	if (sch_page_takes_slot(s, pg) && !sch_evict_room(s, EVICT_FOR_ORDER, p))
-		return -ENOSPC;
+	if (!is_name)
+		sch_fetch_wanted(s, pg, p, &want);
+	if (sch_page_takes_slot(s, pg)) {
+		if (!is_name && !fetch_may_push(s, pg, p, &want))
+			return -ENOSPC;
+		if (!sch_evict_room(s, EVICT_FOR_ORDER, p))
+			return -ENOSPC;
+	}
 	if (is_name)
 		return sch_fetch_resolve(s, pg, false, sch_when_deadline(s, p)) ? -ENOMEM : 1;
-	sch_fetch_wanted(s, pg, p, &want);
 	sch_position_stream(s, p)->spent_bytes += sch_position_bytes(s, p);
 	return sch_fetch_page(s, pg, &want, FETCH_AHEAD, sch_when_deadline(s, p)) ? -EAGAIN : 1;
 }

@@ -260,9 +260,11 @@ void sched_file_resolved(struct sched *s, uint32_t file, int err, uint64_t size_
 		file_resolve_drop(s, file); /* nothing follows: more than the first visit can bring */
 	}
 	/* Visits of the one page that stood for the name must become what the entries say. */
-	if (size_bytes > s->cfg.chunk_bytes || size_bytes == 0)
-		s->is_dirty_soon = s->is_dirty_soon || f->n_entries || f->n_aliased;
-	else if (sch_page_find(s, file, 0) != SCH_NONE)
+	if ((size_bytes > s->cfg.chunk_bytes || size_bytes == 0) && (f->n_entries || f->n_aliased)) {
+		s->is_dirty_soon = true;
+		f->stale_in = s->rebuilds + 1;
+	}
+	if (size_bytes <= s->cfg.chunk_bytes && size_bytes > 0 && sch_page_find(s, file, 0) != SCH_NONE)
 		sch_page_clip(s, sch_page_find(s, file, 0));
 }
 

@@ -249,6 +249,7 @@ static void frame_fill(struct sched *s, uint32_t fr, const struct fetch *f, uint
 
 	b1 = sch_min32(b1, f->b1);
 	sch_blocks_set(&to->valid, f->b0, b1);
+	to->is_spent = f->is_demand; /* its visit was done when the reader asked */
 	if (is_ahead)
 		to->ahead_bytes += bytes;
 	else

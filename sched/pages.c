@@ -11,6 +11,8 @@
  */
 #include "sched/sched_i.h"
 
+#define SPENT_LOOKS 4u
+
 static uint32_t page_hash(const struct sched *s, uint32_t file, uint64_t chunk_no)
 {
 	uint64_t h = (chunk_no + ((uint64_t)file << 32 | file) * 0x9e3779b97f4a7c15ULL) * 0xff51afd7ed558ccdULL;
@@ -147,6 +149,19 @@ static bool page_is_wanted(const struct sched *s, const struct page *p)
 	return p->next != SCH_NONE && sch_position_stream(s, p->next)->is_speculating;
 }
 
+/* It was fetched block by block, those were read, and soon others of it must come: what is there saves little of that. */
+static bool page_is_spent(const struct sched *s, const struct page *p, const struct frame *f)
+{
+	uint32_t v = p->next;
+
+	if (!f->is_spent)
+		return false;
+	for (uint32_t k = 0; v != SCH_NONE && k < SPENT_LOOKS; v = s->pos.next[v], k++)
+		if (!sch_blocks_all(&f->valid, s->pos.b0[v], s->pos.b1[v]))
+			return true;
+	return false;
+}
+
 static void page_restate_frame(struct sched *s, uint32_t pg)
 {
 	struct page *p = &s->pages[pg];
@@ -158,8 +173,12 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 		uint32_t b0 = s->pos.b0[p->next], b1 = s->pos.b1[p->next];
 
 		if (sch_blocks_all(&f->valid, b0, b1)) {
-			if (is_idle && !p->wait_pins && !p->ext_pins && !f->is_fresh)
-				p->tree = T_RAM;
+			if (is_idle && !p->wait_pins && !p->ext_pins && !f->is_fresh) {
+				if (page_is_spent(s, p, f))
+					list = L_STALE;
+				else
+					p->tree = T_RAM;
+			}
 		} else if (!is_idle) {
 			struct blocks both = f->valid;
 

@@ -361,6 +361,7 @@ static void positions_rebuild(struct sched *s)
 		if (s->pages[i].is_live && s->pages[i].next == SCH_NONE)
 			sch_page_restate(s, i);
 	s->is_dirty = s->is_dirty_soon = false;
+	s->rebuilds++;
 	s->rebuilt_ns = s->now_ns;
 	s->run_limit_ns = 0;
 }

@@ -27,7 +27,8 @@
 #define JUMP_COST 0.05 /* of trust: an order whose readers leap about is not one */
 #define STRANGE_PAGES 16u /* pages read that no list explains before a list nobody has used is doubted */
 #define TAU_FIRST 4u /* positions for a first idea */
-#define TAU_SAMPLE 32u
+#define TAU_SAMPLE 64u
+#define TAU_SAMPLE_MAX 4096u
 #define CHAIN_MAX 32u
 #define PARK_NS (5 * SCH_SEC)
 #define PARK_MATCHES 512u
@@ -51,6 +52,7 @@ void sch_progress_reset(struct stream *st)
 	st->matches_by_others = 0;
 	st->tau_ns = 0;
 	st->tau_count = 0;
+	st->n_taus = 0;
 	st->is_replaced = true;
 }
 
@@ -219,24 +221,56 @@ static void stream_others(struct sched *s, const struct stream *me)
 
 /* ---- reads ------------------------------------------------------------------------------------- */
 
+/* Positions of a sample: several batches, as a loader reads a batch at once each time the trainer has taken one. */
+static uint32_t pace_sample(const struct stream *st)
+{
+	uint64_t batch = st->n_batches ? st->n_entries / st->n_batches : 0;
+
+	return (uint32_t)sch_min64(sch_max64(TAU_SAMPLE, 4 * batch), TAU_SAMPLE_MAX);
+}
+
+static double pace_median(const struct stream *st)
+{
+	double v[TAU_SAMPLES];
+	uint32_t n = sch_min32(st->n_taus, TAU_SAMPLES);
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t k = i;
+
+		for (; k > 0 && v[k - 1] > st->taus[i]; k--)
+			v[k] = v[k - 1];
+		v[k] = st->taus[i];
+	}
+	return v[n / 2];
+}
+
+/*
+ * A reader that waits is not a trainer that stalls: a loader's workers have batches in hand. A window in which somebody waited for
+ * less than a quarter of the time is a sample of the pace. The median of some of them, as workers who start an epoch
+ * read all that they may have in hand at once. Before the first sample time without anybody waiting must do: too fast,
+ * so that too much is fetched rather than too little.
+ */
 static void stream_pace(struct sched *s, struct stream *st)
 {
-	double sample;
+	uint32_t n = pace_sample(st);
+	double wall, busy;
 
-	if (st->tau_count == 0)
+	if (st->tau_count == 0) {
 		st->tau_clock_ns = s->clock_ns;
-	if (++st->tau_count <= (st->tau_ns > 0 ? TAU_SAMPLE : TAU_FIRST))
+		st->tau_wall_ns = s->now_ns;
+	}
+	if (++st->tau_count <= (st->tau_ns > 0 ? n : (n = TAU_FIRST)))
 		return;
-	sample = (double)(s->clock_ns - st->tau_clock_ns) / (st->tau_count - 1);
-	if (sample < 1)
-		sample = 1;
-	if (st->tau_ns <= 0)
-		st->tau_ns = sample;
-	else if (sample < st->tau_ns)
-		st->tau_ns += (sample - st->tau_ns) / 2; /* believe a faster reader at once */
-	else
-		st->tau_ns += ((sample > 4 * st->tau_ns ? 4 * st->tau_ns : sample) - st->tau_ns) / 8;
+	wall = (double)(s->now_ns - st->tau_wall_ns) / n;
+	busy = (double)(s->clock_ns - st->tau_clock_ns) / n;
+	if ((wall - busy) * 4 <= wall) {
+		st->taus[st->n_taus++ % TAU_SAMPLES] = wall > 1 ? wall : 1;
+		st->tau_ns = pace_median(st);
+	} else if (st->n_taus == 0) {
+		st->tau_ns = busy > 1 ? busy : 1;
+	}
 	st->tau_clock_ns = s->clock_ns;
+	st->tau_wall_ns = s->now_ns;
 	st->tau_count = 1;
 }
 
@@ -301,8 +335,10 @@ static void visit_touch(struct sched *s, uint32_t p, uint32_t b1, uint64_t reade
 			st->reorder_seen -= st->reorder_seen / 8;
 	}
 	s->read_stream = stream;
-	if (s->pages[pg].frame != SCH_NONE)
+	if (s->pages[pg].frame != SCH_NONE) {
 		s->frames[s->pages[pg].frame].done_stream = stream;
+		s->frames[s->pages[pg].frame].is_spent = true;
+	}
 	sch_position_done(s, p);
 	stream_trust(s, st, true);
 	stream_pace(s, st);

@@ -334,6 +334,8 @@ void sched_read(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len
 	r.end = off_bytes + sch_min64(len_bytes, READ_PAGES_MAX * s->cfg.chunk_bytes);
 	if (r.end > (1ULL << 62))
 		return;
+	if (f->stale_in == s->rebuilds + 1)
+		s->is_dirty = true; /* its size is news: visits must be right before one is matched */
 	sch_positions_settle(s);
 	s->needed_bytes += r.end - r.off;
 	s->demand_misses += is_miss;

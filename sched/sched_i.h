@@ -81,6 +81,7 @@ struct file {
 	uint32_t n_aliased;  /* files whose alias leads here */
 	uint32_t seq;	     /* first sequential reader (nohint.c), SCH_NONE */
 	uint32_t touch_epoch;
+	uint32_t stale_in; /* rebuild round in which its visits are not what its entries say, + 1 */
 	uint8_t state;
 	uint8_t is_random; /* reads so far were random: extents only */
 	uint8_t strange;   /* reads in a row that continued nothing */
@@ -119,6 +120,7 @@ struct repeat { /* (what came before + entries up to `end`) * times */
 	uint64_t epochs_unit; /* epoch boundaries in one pass, its own end included */
 };
 #define REPEATS_MAX 32
+#define TAU_SAMPLES 9u
 
 struct stream {
 	bool is_live, is_internal, is_replaced;
@@ -169,7 +171,9 @@ struct stream {
 	uint32_t n_readers;
 
 	double tau_ns; /* a position; 0: unknown */
-	uint64_t tau_clock_ns;
+	uint64_t tau_clock_ns, tau_wall_ns;
+	double taus[TAU_SAMPLES]; /* ring of samples */
+	uint32_t n_taus;
 	uint32_t tau_count;
 };
 
@@ -228,6 +232,7 @@ struct frame {
 	bool is_part;	/* a read over several chunks waits for it */
 	bool is_fresh;	/* came for such a read: it stands in L_RECENT for a while, whatever its next use */
 	bool is_held;	/* counts as a slot */
+	bool is_spent;	/* visits were done since something was fetched into it */
 	bool is_used;	/* read since it was filled */
 };
 
@@ -315,6 +320,7 @@ struct sched {
 	bool is_dirty;	     /* positions must be built again */
 	bool is_dirty_soon;  /* the same, but it may wait a little */
 	uint64_t rebuilt_ns;
+	uint32_t rebuilds;
 	uint32_t horizon;
 
 	struct page *pages;
@@ -338,6 +344,7 @@ struct sched {
 	struct list flight; /* by issue time */
 	uint32_t n_late, n_resolving, n_unfetching, tier_flight;
 	uint64_t flight_bytes;
+	bool has_partial; /* pages were fetched block by block */
 	uint32_t shortage; /* late fetches that have data to come and want a slot */
 
 	struct demand *demands; /* ring */

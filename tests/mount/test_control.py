@@ -628,13 +628,19 @@ def test_ctl_is_found_but_not_listed(hfs):
 # ---- hostile bytes ----
 
 def test_garbage_never_breaks_it(hfs):
-    import random
-    rng = random.Random(5)
-    words = [b"@batch", b"@window", b"{", b"}", b",", b"..", b"::", b"\t", b"\n", b'"', b"\\u00", b"a/f01", b"/", b"\r", b"\0", b"9" * 30]
-    for _ in range(60):
-        data = b"".join(rng.choice(words) for _ in range(rng.randrange(1, 200)))
-        put(hfs, data, check=False)
-        put(hfs, bytes(rng.randrange(256) for _ in range(500)), "streams/g", check=False)
+    script = ("import os, random, sys\n"
+              "rng = random.Random(5); refused = 0\n"
+              "words = [b'@batch', b'@window', b'{', b'}', b',', b'..', b'::', b'\\t', b'\\n', b'\"', b'\\\\u00', b'a/f01', b'/',\n"
+              "         b'\\r', b'\\0', b'9' * 30]\n"
+              "for i in range(120):\n"
+              "    data = bytes(rng.randrange(256) for _ in range(500)) if i % 2 else \\\n"
+              "        b''.join(rng.choice(words) for _ in range(rng.randrange(1, 200)))\n"
+              "    fd = os.open(sys.argv[1 + i % 2], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)\n"
+              "    try: os.write(fd, data); os.close(fd)\n"
+              "    except OSError: refused += 1\n"
+              "print(refused)\n")
+    result = procs.run(["python3", "-c", script, os.path.join(hfs.ctl, "order"), os.path.join(hfs.ctl, "streams", "g")], timeout=50)
+    assert int(result.ok().text) > 20
     hfs.status()
     put(hfs, "a/f01\n")
     assert pending(hfs) == ["a/f01"]

@@ -75,7 +75,7 @@ def test_memory_does_not_creep(mount, tmp):
     load = Load(tmp, 3000, 20_000)
     hfs = mount(load.folder, memory="8M")
     seen = []
-    for _ in range(env.scaled(12, 60)):
+    for _ in range(env.scaled(8, 60)):
         assert hfs.order(load.text).rc == 0
         procs.run(f'cd "{hfs.path}" && find . -type f -name "f*" | xargs -n 1000 cat >/dev/null', check=True)
         procs.run([env.prog("mt_cmp"), "direct", hfs.p("big"), os.path.join(load.folder, "big"), 0, 20 * MIB], check=True)

@@ -127,11 +127,13 @@ static bool fetch_emit(struct sched *s, uint32_t fe, enum sched_action_kind kind
 {
 	const struct fetch *f = &s->fetches[fe];
 	const struct page *p = &s->pages[s->frames[f->frame].page];
+	uint32_t off = f->b0 * s->block_bytes, size = sch_chunk_bytes(s, p->file, p->chunk_no);
 	struct sched_action a = {.kind = kind,
 				 .file = p->file,
 				 .chunk_no = p->chunk_no,
-				 .off_bytes = f->b0 * s->block_bytes,
-				 .len_bytes = f->bytes,
+				 .off_bytes = off,
+				 /* A name stood for a whole chunk: its size may have become known since. */
+				 .len_bytes = sch_min32(f->bytes, size > off ? size - off : 0),
 				 .is_demand = f->is_demand,
 				 .from_tier = f->from_tier,
 				 .deadline_ns = deadline_ns};

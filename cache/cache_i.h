@@ -68,6 +68,7 @@ struct cache_file {
 	_Atomic bool is_superseded;
 	/* guarded by c->lock */
 	bool is_opening; /* a visit opens it; others wait in fd_wait */
+	uint32_t n_visits; /* threads at work on it */
 	uint32_t n_fd_waits;
 	uint32_t n_filling; /* chunks with running blocks: at most c->filling_max */
 	uint32_t n_filling_waits;

@@ -18,6 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FILE_VISITS_FAIR 16u
+#define PICK_SCAN_MAX 4096u
+
 /* ---- lists ---- */
 
 void fetch_list_remove(struct fetch *f)
@@ -123,9 +126,22 @@ static void unpark_locked(struct fetch *f)
 	fetch_list_remove(f);
 }
 
+/* First come, first served; but a file that keeps many threads busy, perhaps because it hangs, lets others go first. */
+static struct fetch *pick_locked(struct cache *c) HFS_REQUIRES(c->lock)
+{
+	struct fetch *f = c->demand.first;
+
+	if (f == NULL)
+		return c->prefetch.first;
+	for (unsigned n = 0; f != NULL && n < PICK_SCAN_MAX; f = f->next, n++)
+		if (f->file == NULL || f->file->n_visits < FILE_VISITS_FAIR)
+			return f;
+	return c->demand.first;
+}
+
 struct fetch *fetch_take_locked(struct cache *c)
 {
-	struct fetch *f = c->demand.first != NULL ? c->demand.first : c->prefetch.first;
+	struct fetch *f = pick_locked(c);
 
 	if (f == NULL)
 		return NULL;

@@ -716,7 +716,13 @@ static void visit_one_locked(struct cache *c, struct batch *b) HFS_REQUIRES(c->l
 	bits_remove(&lack, &f->chunk->valid);
 	bits_remove(&lack, &f->chunk->running);
 	if (!bits_is_empty(&lack)) {
+		struct cache_file *file = f->file;
+
+		cache_file_ref(file); /* f may be gone after the run */
+		file->n_visits++;
 		run_locked(c, f, b);
+		file->n_visits--;
+		file_put_locked(c, file);
 		return;
 	}
 	ch = f->chunk;

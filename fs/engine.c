@@ -307,7 +307,7 @@ static int engine_init(struct engine *e)
 {
 	struct sched_config sc = { .chunk_bytes = e->cfg.cache.chunk_bytes,
 				   .slots = 1, /* more as they are touched: on_slots_ready */
-				   .inflight_max = 256,
+				   .inflight_max = 1024, /* demand; prefetch adapts far below */
 				   .inflight_bytes_max = e->cfg.cache.memory_bytes / 2,
 				   .prefetch_bytes_per_s = e->cfg.prefetch_bytes_per_s,
 				   .seed = e->cfg.seed };

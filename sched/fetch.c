@@ -30,9 +30,11 @@ bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes)
 	}
 	if (out >= max)
 		return false;
+	if (is_demand) /* bounded by the slots; a reader waits in any case */
+		return true;
 	if (s->flight_bytes + bytes > s->cfg.inflight_bytes_max && out > 0)
 		return false;
-	if (is_demand || !s->cfg.prefetch_bytes_per_s)
+	if (!s->cfg.prefetch_bytes_per_s)
 		return true;
 	if (s->tokens >= 0)
 		return true;

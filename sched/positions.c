@@ -17,6 +17,7 @@
 
 #define QUANTUM 16u	   /* visits of one stream in a row when several are merged */
 #define UNTRUSTED_MAX 4096u
+#define SPAN_COUNTED 4096u
 #define PREFETCH 12u
 #define READ_AHEAD 256u
 #define PER_STEP 16384u	   /* positions a step materialises: half a millisecond */
@@ -134,6 +135,7 @@ static int stream_visit(struct sched *s, uint32_t stream, uint32_t *budget)
 	if (st->mat_visit >= sch_visits(st))
 		return 0;
 	sch_visit_span(s, st, st->mat_visit, &sp);
+	st->span_max = sch_max32(st->span_max, (uint32_t)sch_min64(sp.n, SPAN_COUNTED));
 	/* Pages of later visits lie anywhere in memory: have them on the way. */
 	sch_page_prefetch(s, st, st->mat_visit + PREFETCH);
 	while (st->mat_page < sp.n && *budget > 0) {

@@ -49,6 +49,7 @@ void sch_progress_reset(struct stream *st)
 	st->spent_bytes = 0;
 	st->is_speculating = true;
 	st->n_readers = 0;
+	st->span_max = 0;
 	st->matches_by_others = 0;
 	st->tau_ns = 0;
 	st->tau_count = 0;
@@ -83,7 +84,7 @@ static void stream_add_reader(struct stream *st, uint64_t reader)
 static uint32_t stream_reorder(const struct sched *s, const struct stream *st)
 {
 	uint64_t visits = sch_max64(st->mat_visit - st->visit_base, 1);
-	uint64_t per_visit = sch_max64(s->pos.n / visits, 1), batch = 1, n;
+	uint64_t per_visit = sch_max64(sch_max64(s->pos.n / visits, st->span_max), 1), batch = 1, n;
 
 	if (st->n_batches)
 		batch = sch_max64(st->n_entries / st->n_batches, 1);

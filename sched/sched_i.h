@@ -153,6 +153,7 @@ struct stream {
 	uint32_t gap;	    /* own positions in [low, high) that are not done */
 	uint32_t reorder;   /* how far high may be beyond low */
 	uint32_t reorder_seen;
+	uint32_t span_max; /* pages of the largest visit: a reader has one under way */
 	uint64_t low_visit, high_visit;
 	uint64_t n_done, n_skipped;
 	uint32_t cand; /* first far position that reads seem to have jumped to */
@@ -270,7 +271,6 @@ struct seq {
 	uint32_t file_next; /* chain of the file */
 	uint32_t prev, next; /* LRU of all */
 	uint32_t n_reads;
-	bool is_hinted; /* its last read was one that an order names */
 	bool is_whole; /* fetch to the end of the file */
 };
 
@@ -509,7 +509,7 @@ void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t l
 void sch_nohint_finish(struct sched *s);
 void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len, bool is_hinted, bool is_slow);
 bool sch_nohint_is_sequential(const struct sched *s, uint32_t file, uint64_t off);
-void sch_nohint_run(struct sched *s, size_t max, bool is_hinted);
+void sch_nohint_run(struct sched *s, size_t max);
 void sch_nohint_forget(struct sched *s, uint32_t file);
 
 /* wait.c */

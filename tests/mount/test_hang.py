@@ -3,7 +3,7 @@
 
 The limits here are times, because the requirement is: 100 ms for what is cached or healthy, 1.5 s for what was seen before,
 1 s for a killed reader, 5 s for the end. A call that waits for the origin takes for ever, so a busy machine is told apart
-from a hang by asking more than once: nine of ten answers must keep the limit, and none may take a second longer.
+from a hang by asking more than once: nine of ten answers must keep the limit, and none may take two seconds longer.
 """
 import os
 import signal
@@ -89,7 +89,7 @@ class Answers:
     def judge(self, at_least=3):
         assert len(self.times) >= at_least, f"{self.what}: asked {len(self.times)} times only"
         late = [t for t in self.times if t > self.limit_s]
-        assert len(late) * 10 <= len(self.times) and max(self.times) <= self.limit_s + env.seconds(1), \
+        assert len(late) * 10 <= len(self.times) and max(self.times) <= self.limit_s + env.seconds(2), \
             f"{self.what}: {len(late)} of {len(self.times)} answers took over {self.limit_s:g} s, the longest {max(self.times):.2f} s"
 
 
@@ -206,9 +206,13 @@ def test_the_daemon_ends_in_5_seconds(mount, far, signum):
 
 
 @pytest.mark.timeout(90)
-def test_unmount_with_a_hung_origin(mount, far):
-    """Nobody has a file open any more, but origin calls are under way: an ordinary umount ends it all."""
+@pytest.mark.parametrize("look", [True, False])
+def test_unmount_with_a_hung_origin(mount, far, look):
+    """Nobody has a file open any more, but origin calls are under way: an ordinary umount ends it all, also when nobody
+    has ever looked at the root."""
     hfs = mounted(mount, far)
+    if look:
+        procs.run(["ls", "-la", hfs.path], check=True)
     far.hang("stuck", "op=READ")
     parked = park(hfs, count=50)
     parked.kill()

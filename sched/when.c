@@ -48,6 +48,9 @@ static uint32_t when_frontier(const struct sched *s, uint32_t *ret_slack)
 		f = sch_min32(f, st->high);
 		if (st->n_batches)
 			slack += st->n_entries / st->n_batches;
+		/* Whole files read by several at once: when one ends, the head of any of the next files is due. */
+		if (st->span_max > 1)
+			slack += sch_min32(st->reorder_seen, s->slots / 2);
 	}
 	*ret_slack = (uint32_t)sch_min64(slack, s->horizon);
 	return f == SCH_NONE ? s->pos.low : f;

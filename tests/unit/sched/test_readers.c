@@ -449,3 +449,26 @@ Test(wrong, a_tenth_is_skipped)
 	cr_assert_leq(w.origin_bytes, 1010 * MIB, "what is skipped was fetched, nothing twice");
 	world_close(&w);
 }
+
+/* A second reader opens a file whose name was only a line of the order until now: all of it is prefetched at once. */
+Test(wrong, an_unresolved_name_is_read_first)
+{
+	struct sched_config cfg = config(64, 0);
+	struct sched_entry e[2];
+	struct world w;
+	uint32_t f, g, st;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 16 * MIB, false);
+	g = world_file(&w, 16 * MIB, false);
+	e[0] = (struct sched_entry){f, 0, 0};
+	e[1] = (struct sched_entry){g, 0, 0};
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	cr_assert_eq(sched_stream_append(w.s, st, e, 2), 2);
+	cr_assert(world_read(&w, f, 0, 128 * KIB, 1));
+	cr_assert(world_read(&w, g, 0, 128 * KIB, 2));
+	world_run(&w, w.now_ns + 1000000000);
+	cr_assert_neq(world_find(&w, SCHED_FETCH, g, 15, 0), UINT32_MAX, "the whole file is named, not its first page");
+	cr_assert_eq(w.origin_bytes, 32 * MIB);
+	world_close(&w);
+}

@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <linux/magic.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -119,10 +120,13 @@ static int is_below(struct tier *t, int fd, dev_t dev, ino_t ino)
 	return err;
 }
 
-static int check_apart(struct tier *t, const struct tier_config *cfg, const struct why *why, const struct stat *dir)
+/* Before anything is made: nothing may be made in the source. dir_fd: the directory, or the one it would be made in. */
+static int check_apart(struct tier *t, const struct tier_config *cfg, const struct why *why, int dir_fd, bool is_there)
 {
-	struct stat other;
+	struct stat dir, other;
 	int fd, in, out, err;
+
+	HFS_TRY(t->io->fstat(t->io->ctx, dir_fd, &dir));
 
 	for (size_t i = 0; i < cfg->n_apart; i++) {
 		fd = open_dir(t, AT_FDCWD, cfg->apart[i], O_PATH);
@@ -131,8 +135,8 @@ static int check_apart(struct tier *t, const struct tier_config *cfg, const stru
 		if (fd < 0)
 			return refuse(why, fd, "cannot look at %s: %s", cfg->apart[i], strerror(-fd));
 		err = t->io->fstat(t->io->ctx, fd, &other);
-		in = err < 0 ? err : is_below(t, t->fd_dir, other.st_dev, other.st_ino);
-		out = err < 0 ? err : is_below(t, fd, dir->st_dev, dir->st_ino);
+		in = err < 0 ? err : is_below(t, dir_fd, other.st_dev, other.st_ino);
+		out = err < 0 || !is_there ? err : is_below(t, fd, dir.st_dev, dir.st_ino);
 		(void)t->io->close(t->io->ctx, fd);
 		if (in > 0 || out > 0)
 			return refuse(why, -EINVAL, "cache-dir %s and %s lie one inside the other: choose a cache-dir apart from both source and mountpoint",
@@ -317,11 +321,34 @@ static int open_version(struct tier *t)
 	return 0;
 }
 
+static int check_place(struct tier *t, const struct tier_config *cfg, const struct why *why)
+{
+	char *parent = strdup(cfg->dir);
+	int fd, err;
+
+	if (parent == NULL)
+		return -ENOMEM;
+	fd = open_dir(t, AT_FDCWD, cfg->dir, O_PATH);
+	if (fd == -ENOENT) {
+		fd = open_dir(t, AT_FDCWD, dirname(parent), O_PATH);
+		err = fd < 0 ? fd : check_apart(t, cfg, why, fd, false);
+	} else {
+		err = fd < 0 ? fd : check_apart(t, cfg, why, fd, true);
+	}
+	if (fd >= 0)
+		(void)t->io->close(t->io->ctx, fd);
+	free(parent);
+	return err;
+}
+
 static int setup(struct tier *t, const struct tier_config *cfg, const struct why *why)
 {
 	struct stat st;
-	int err = t->io->mkdirat(t->io->ctx, AT_FDCWD, cfg->dir, 0700);
+	int err;
 
+	if (cfg->n_apart > 0)
+		HFS_TRY(check_place(t, cfg, why));
+	err = t->io->mkdirat(t->io->ctx, AT_FDCWD, cfg->dir, 0700);
 	if (err < 0 && err != -EEXIST)
 		return err;
 	HFS_TRY(t->fd_dir = open_dir(t, AT_FDCWD, cfg->dir, 0));
@@ -330,7 +357,6 @@ static int setup(struct tier *t, const struct tier_config *cfg, const struct why
 	t->dir_ino = st.st_ino;
 	HFS_TRY(check_owner(t, why, cfg->dir, &st));
 	HFS_TRY(check_fs(t, why, cfg->dir));
-	HFS_TRY(check_apart(t, cfg, why, &st));
 	HFS_TRY(check_marker(t, why, cfg->dir));
 	HFS_TRY(take_lock(t, why, cfg->dir));
 	HFS_TRY(set_aside_others(t));

@@ -228,6 +228,8 @@ static void run(struct world *w, size_t act, uint32_t times, bool is_running)
 	rig_check(get_all(w) == all, "all is there");
 	if (!is_running || act == 5) /* the table comes with the end */
 		rig_close(&w->r);
+	if (w->r.t != NULL)
+		rig_idle(&w->r, true); /* so that nobody but us touches the disk */
 	for (uint32_t i = 0; i < times; i++)
 		ACTS[act].act(w);
 	if (w->r.t == NULL)

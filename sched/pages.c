@@ -162,6 +162,12 @@ static bool page_is_spent(const struct sched *s, const struct page *p, const str
 	return false;
 }
 
+/* Read, and nobody knows when it is needed again. If the tier has it, the copy in memory is the first to go. */
+static enum frame_list list_used(const struct page *p)
+{
+	return p->flags & PG_TIER ? L_STALE : L_USED;
+}
+
 static void page_restate_frame(struct sched *s, uint32_t pg)
 {
 	struct page *p = &s->pages[pg];
@@ -192,7 +198,7 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 	} else if (is_idle) {
 		if (f->is_used)
 			/* The order knows that nobody comes any more; without one, a moment's grace. */
-			list = f->list == L_USED || f->done_stream != SCH_NONE ? L_USED : L_RECENT;
+			list = f->list == L_USED || f->done_stream != SCH_NONE ? list_used(p) : L_RECENT;
 		else /* named by a list that nobody trusts any more: worth nothing */
 			list = p->next != SCH_NONE ? L_STALE : L_AHEAD;
 	}
@@ -212,7 +218,7 @@ static void page_settle(struct sched *s, uint32_t pg)
 {
 	struct frame *f = &s->frames[s->pages[pg].frame];
 
-	sch_frame_list(s, s->pages[pg].frame, f->is_used ? L_USED : L_NONE);
+	sch_frame_list(s, s->pages[pg].frame, f->is_used ? list_used(&s->pages[pg]) : L_NONE);
 	if (f->is_fresh) {
 		f->is_fresh = f->is_part = false;
 		sch_page_restate(s, pg);

@@ -429,6 +429,8 @@ static void step_work(struct sched *s, size_t max)
 	sch_fetch_late(s);
 	sch_positions_run(s);
 	sch_evict_excess(s);
+	if (s->mode == SCHED_PREFETCH_ON)
+		sch_tier_run(s, max); /* before what makes room: the page that was just read is the first to go */
 	sch_wait_run(s);
 	sch_demand_run(s, max);
 	if (s->mode != SCHED_PREFETCH_ON)
@@ -438,7 +440,6 @@ static void step_work(struct sched *s, size_t max)
 		sch_fetch_run(s, max);
 		sch_nohint_run(s, max);
 	}
-	sch_tier_run(s, max);
 }
 
 size_t sched_step(struct sched *s, uint64_t now_ns, struct sched_action *out, size_t max)

@@ -14,6 +14,8 @@
 #include "sched/sched_i.h"
 
 #define CHAIN_MAX 512u
+#define TINY_SLOTS 16u
+#define TINY_RATIO 1.5
 #define HORIZON_MIN 16u
 #define KEEP_WINDOW_MIN 32u
 #define SKIPS_MAX 4096u
@@ -319,6 +321,29 @@ static bool fetch_may_push(const struct sched *s, uint32_t pg, uint32_t p, const
 	return p <= high || p - high <= 4 * s->concurrency;
 }
 
+/*
+ * Few slots and an origin that is slower than the reader: each fetch counts. A page that is read before p and then not until
+ * after what would have to leave now is the better victim (MIN's, at p): wait until it was read. With many slots the two hardly differ.
+ */
+static bool fetch_should_wait(const struct sched *s, uint32_t p)
+{
+	uint32_t v = sch_bitmap_last(&s->tree[T_RAM]), q;
+	double tau = sch_when_tau(s);
+
+	if (s->slots > TINY_SLOTS || s->held < s->slots || s->lists[L_STALE].count || s->lists[L_USED].count)
+		return false;
+	if (v == SCH_NONE || v <= p || s->origin.latency_ns < TINY_RATIO * tau)
+		return false;
+	q = sch_bitmap_last(&s->tree[T_FLIGHT]);
+	if (q != SCH_NONE && q > v)
+		return true; /* a reader waits for it, and then it is not needed until after v */
+	for (int t = T_FLIGHT; t <= T_RAM; t++)
+		for (q = sch_bitmap_next(&s->tree[t], s->pos.low); q < p; q = sch_bitmap_next(&s->tree[t], q + 1))
+			if (s->pos.next[q] > v) /* SCH_NONE as well */
+				return true;
+	return false;
+}
+
 /* 1: fetched or asked for; 0: not this one; negative: stop. */
 static int fetch_visit(struct sched *s, uint32_t p)
 {
@@ -333,7 +358,7 @@ static int fetch_visit(struct sched *s, uint32_t p)
 	if (!is_name)
 		sch_fetch_wanted(s, pg, p, &want);
 	if (sch_page_takes_slot(s, pg)) {
-		if (!is_name && !fetch_may_push(s, pg, p, &want))
+		if ((!is_name && !fetch_may_push(s, pg, p, &want)) || fetch_should_wait(s, p))
 			return -ENOSPC;
 		if (!sch_evict_room(s, EVICT_FOR_ORDER, p))
 			return -ENOSPC;

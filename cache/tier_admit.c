@@ -253,12 +253,8 @@ static int publish_small(struct tier *t, struct tier_admission *a, struct tier_p
 	e = err < 0 ? NULL : tier_entry_add(t, a->name.key);
 	if (e != NULL) {
 		e->id = a->name.id;
-		e->small.pack = p->index;
-		e->small.off_bytes = off_bytes;
 		e->path_bytes = (uint16_t)a->name.path_bytes;
-		p->n_live++;
-		p->live_bytes += total;
-		t->stats.files_small++;
+		tier_entry_join(t, e, p, off_bytes);
 		tier_obj_use_locked(t, &p->obj);
 		tier_obj_dirty_locked(t, &p->obj, total);
 	} else if (err == 0) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache/tier_adopt.c - what an earlier process left: read in the background, believed for nothing but its existence.
+ * cache/tier_adopt.c - what an earlier process left: read in the background, big files also when a reader wants them
+ * first. Believed for nothing but its existence.
  *
  * Packs first (a sealed one by its table, one read; another by a scan from item to item), then big files (header and records).
  * What carries our name but is not ours in form is removed; other names are left alone and counted in the budget. Nothing is
@@ -53,7 +54,6 @@ static int open_ours(struct tier *t, int dirfd, const char *name, struct stat *r
 static int adopt_item(struct tier *t, struct tier_pack *p, const struct tier_item *it)
 {
 	struct tier_entry *e;
-	struct tier_pack *old;
 	int dataset, err = 0;
 
 	hfs_mutex_lock(&t->lock);
@@ -61,25 +61,18 @@ static int adopt_item(struct tier *t, struct tier_pack *p, const struct tier_ite
 	e = dataset < 0 ? NULL : tier_entry_find(t, it->key);
 	if (e != NULL && (e->is_big || t->packs[e->small.pack]->pack_no > p->pack_no))
 		goto out;
-	if (e != NULL) {
-		old = t->packs[e->small.pack];
-		old->n_live--;
-		old->live_bytes -= tier_item_total(e->path_bytes, e->id.size_bytes);
-	} else {
-		e = dataset < 0 ? NULL : tier_entry_add(t, it->key);
-		if (e == NULL) {
-			err = dataset < 0 ? 0 : -ENOMEM;
-			goto out;
-		}
-		t->stats.files_small++;
+	if (e != NULL)
+		tier_entry_leave(t, e);
+	else if (dataset >= 0)
+		e = tier_entry_add(t, it->key);
+	if (e == NULL) {
+		err = dataset < 0 ? 0 : -ENOMEM;
+		goto out;
 	}
 	e->id = it->id;
-	e->small.pack = p->index;
-	e->small.off_bytes = it->off_bytes;
 	e->path_bytes = (uint16_t)it->path_bytes;
 	e->dataset = (uint16_t)dataset & 0x7fff;
-	p->n_live++;
-	p->live_bytes += tier_item_total(it->path_bytes, it->data_bytes);
+	tier_entry_join(t, e, p, it->off_bytes);
 out:
 	hfs_mutex_unlock(&t->lock);
 	return err;
@@ -226,7 +219,8 @@ static void erase_record(struct tier *t, struct tier_big *b, uint32_t chunk_no)
 	hfs_mutex_unlock(&t->lock);
 }
 
-static int adopt_records(struct tier *t, struct tier_big *b, int fd, uint64_t size_bytes)
+/* First for what is good, before anybody sees the file; then, if any is bad, to erase that. *ret_n_bad. */
+static int adopt_records(struct tier *t, struct tier_big *b, int fd, uint64_t size_bytes, bool is_erasing, uint32_t *ret_n_bad)
 {
 	const uint32_t per = WINDOW_BYTES / sizeof(struct tier_raw_record);
 	struct tier_raw_record *raw = malloc(WINDOW_BYTES), zero = {0};
@@ -246,10 +240,15 @@ static int adopt_records(struct tier *t, struct tier_big *b, int fd, uint64_t si
 				continue;
 			if (!tier_record_decode(&raw[i], t->salt, b->file_id, &r) || r.generation != b->generation ||
 			    r.chunk_no != from + i) {
-				count_bad(t);
-				erase_record(t, b, (uint32_t)(from + i));
+				++*ret_n_bad;
+				if (is_erasing) {
+					count_bad(t);
+					erase_record(t, b, (uint32_t)(from + i));
+				}
 				continue;
 			}
+			if (is_erasing)
+				continue;
 			hfs_mutex_lock(&t->lock);
 			err = tier_big_set(t, b, r.chunk_no);
 			hfs_mutex_unlock(&t->lock);
@@ -273,7 +272,7 @@ static int link_big(struct tier *t, struct tier_big *b, uint64_t dataset)
 	 * its pack's table after it died: the big one stays. */
 	e = err < 0 ? NULL : tier_entry_find(t, b->key);
 	if (e != NULL && e->is_big) {
-		err = -EBADMSG;
+		err = -EEXIST; /* a reader was faster */
 	} else if (e != NULL) {
 		tier_drop_item_locked(t, e, op);
 		op = NULL;
@@ -329,6 +328,7 @@ static int adopt_big(struct tier *t, const char *name, struct tier_key key)
 	struct tier_big *b = NULL;
 	struct stat index, data;
 	uint64_t dataset = 0;
+	uint32_t n_bad = 0;
 	int fd = open_ours(t, t->fd_files, name, &index), err = fd < 0 ? fd : 0;
 
 	if (fd < 0)
@@ -341,14 +341,19 @@ static int adopt_big(struct tier *t, const char *name, struct tier_key key)
 		err = read_head(t, fd, key, &b, &dataset);
 	if (err == 0) {
 		b->obj.alloc_bytes = ((uint64_t)index.st_blocks + (uint64_t)data.st_blocks) * 512;
-		err = link_big(t, b, dataset);
+		err = adopt_records(t, b, fd, (uint64_t)index.st_size, false, &n_bad);
+		if (err == 0)
+			err = link_big(t, b, dataset);
 		if (err < 0) {
+			hfs_mutex_lock(&t->lock);
+			t->stats.chunks -= b->n_present;
+			hfs_mutex_unlock(&t->lock);
 			tier_big_free(b);
 			b = NULL;
 		}
 	}
-	if (err == 0)
-		err = adopt_records(t, b, fd, (uint64_t)index.st_size);
+	if (err == 0 && n_bad > 0)
+		err = adopt_records(t, b, fd, (uint64_t)index.st_size, true, &n_bad);
 	(void)t->io->close(t->io->ctx, fd);
 	if (b == NULL)
 		return err;
@@ -403,7 +408,7 @@ static bool is_known_pack(struct tier *t, uint64_t pack_no)
 	bool is_known = false;
 
 	hfs_mutex_lock(&t->lock);
-	for (uint32_t i = 0; i < t->n_packs; i++)
+	for (uint32_t i = 0; t->is_adopting_again && i < t->n_packs; i++)
 		is_known = is_known || (t->packs[i] != NULL && t->packs[i]->pack_no == pack_no);
 	hfs_mutex_unlock(&t->lock);
 	return is_known;
@@ -431,6 +436,8 @@ static int adopt_file(struct tier *t, const char *name)
 	if (is_known_big(t, key))
 		return 0;
 	err = adopt_big(t, name, key);
+	if (err == -EEXIST)
+		return 0;
 	if (err != -EBADMSG)
 		return err;
 	remove_bad(t, t->fd_files, name, true);
@@ -481,6 +488,19 @@ static bool adopt_dir(struct tier *t, int fd, int (*one)(struct tier *t, const c
 	if (n < 0)
 		tier_error(t, (int)n, false);
 	return may && n == 0;
+}
+
+void tier_adopt_one(struct tier *t, struct tier_key key)
+{
+	char text[TIER_NAME_CAP];
+	int err;
+
+	if (is_known_big(t, key))
+		return;
+	tier_file_name(text, key, 'i');
+	err = adopt_big(t, text, key);
+	if (err < 0 && err != -ENOENT && err != -EBADMSG && err != -EEXIST) /* what is bad is found again, and removed */
+		tier_error(t, err, false);
 }
 
 /* ---- trash ---- */
@@ -597,6 +617,7 @@ void tier_adopt_main(void *arg)
 	tier_space_measure(t);
 	hfs_mutex_lock(&t->lock);
 	t->is_adopting = false;
+	t->is_adopting_again = !is_done;
 	if (is_done && !t->is_adopted) {
 		t->is_adopted = is_telling = true;
 		if (t->state == TIER_ADOPTING)

@@ -78,6 +78,7 @@ struct tier_pack {
 	uint32_t index; /* in t->packs */
 	uint32_t end_bytes, n_live, n_writers;
 	uint64_t live_bytes;
+	uint32_t first; /* of its entries; TIER_NONE: none */
 	bool is_sealed, is_full;
 };
 
@@ -87,10 +88,11 @@ struct tier_entry {
 	union {
 		struct tier_big *big;
 		struct {
-			uint32_t pack, off_bytes;
+			uint32_t pack, off_bytes; /* TIER_NONE: in none yet */
 		} small;
 	};
-	uint32_t next;
+	uint32_t next;			/* in the shard */
+	uint32_t pack_next, pack_prev; /* of a small file: in its pack */
 	uint16_t path_bytes;
 	uint16_t dataset : 15;
 	uint16_t is_big : 1;
@@ -139,7 +141,7 @@ struct tier {
 	/* guarded by lock */
 	enum tier_state state;
 	enum tier_cause cause;
-	bool is_adopted, is_adopting, has_trash, is_stopping, is_naming, is_logged;
+	bool is_adopted, is_adopting, is_adopting_again, has_trash, is_stopping, is_naming, is_logged;
 	bool is_care_queued, is_caring, is_sync_queued, is_probe_queued;
 	uint64_t error_ns[3];
 	uint64_t probe_at_ns, probe_delay_ns, left_ns, hold_until_ns, hold_ns;
@@ -151,7 +153,7 @@ struct tier {
 	uint64_t datasets[TIER_DATASETS_MAX];
 	uint32_t n_datasets;
 	struct tier_pack **packs;
-	uint32_t n_packs, packs_cap;
+	uint32_t n_packs, packs_cap, n_to_seal;
 	struct tier_pack *active;
 	uint64_t last_pack_no;
 	struct tier_op *ops[TIER_OP_BUCKETS];
@@ -199,7 +201,10 @@ int tier_setup(struct tier *t, const struct tier_config *cfg, char *why, size_t 
 /* ---- tier_index.c; all locked ---- */
 struct tier_entry *tier_entry_find(struct tier *t, struct tier_key key);
 struct tier_entry *tier_entry_add(struct tier *t, struct tier_key key); /* NULL: no memory; not there yet */
-void tier_entry_remove(struct tier *t, struct tier_entry *e);	       /* from the table only */
+void tier_entry_remove(struct tier *t, struct tier_entry *e);	       /* and from its pack */
+/* The item of a small file, whose id and path_bytes are set, stands there. Counts it. */
+void tier_entry_join(struct tier *t, struct tier_entry *e, struct tier_pack *p, uint32_t off_bytes);
+void tier_entry_leave(struct tier *t, struct tier_entry *e);
 struct tier_entry *tier_entry_at(struct tier *t, uint32_t no);
 int tier_dataset_index(struct tier *t, uint64_t dataset); /* negative: too many */
 bool tier_big_has(const struct tier_big *b, uint64_t chunk_no);
@@ -258,6 +263,7 @@ int tier_pack_read(struct tier *t, struct tier_pack *p, uint32_t off_bytes, stru
 int tier_pack_erase(struct tier *t, struct tier_pack *p, uint32_t off_bytes, uint32_t head_bytes, uint32_t item_bytes);
 int tier_pack_add_locked(struct tier *t, struct tier_pack *p);
 struct tier_pack *tier_pack_new(uint64_t pack_no);
+void tier_pack_retire_locked(struct tier *t, struct tier_pack *p); /* nothing more is appended; to be sealed */
 
 /* ---- tier_space.c ---- */
 int tier_space_reserve(struct tier *t, uint64_t bytes, uint32_t inodes); /* -ENOSPC */
@@ -274,6 +280,8 @@ void tier_care_soon_locked(struct tier *t);
 
 /* ---- tier_adopt.c ---- */
 void tier_adopt_main(void *arg);
+/* One big file at once, because somebody wants it; on a thread of the tier. */
+void tier_adopt_one(struct tier *t, struct tier_key key);
 void tier_trash_slice(struct tier *t);
 
 /* ---- tier_health.c ---- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache/tier_index.c - what the tier holds, in memory: 72 bytes and a list head for a path, two bits for a chunk.
+ * cache/tier_index.c - what the tier holds, in memory: 80 bytes and a list head for a path, two bits for a chunk.
  *
  * Entries live in slabs that never move; a shard is a table of list heads that doubles by itself, so that growth never
  * holds the lock for more than 1/256 of the whole. All functions need t->lock.
@@ -107,7 +107,7 @@ struct tier_entry *tier_entry_add(struct tier *t, struct tier_key key)
 	e = tier_entry_at(t, no);
 	t->free_entry = e->next;
 	head = head_of(s, key);
-	*e = (struct tier_entry){.key = key, .next = *head};
+	*e = (struct tier_entry){.key = key, .next = *head, .small.pack = TIER_NONE};
 	*head = no;
 	s->n_entries++;
 	return e;
@@ -120,6 +120,8 @@ void tier_entry_remove(struct tier *t, struct tier_entry *e)
 	uint32_t no;
 
 	hfs_mutex_assert_held(&t->lock);
+	if (!e->is_big)
+		tier_entry_leave(t, e);
 	while (tier_entry_at(t, *at) != e)
 		at = &tier_entry_at(t, *at)->next;
 	no = *at;
@@ -127,6 +129,47 @@ void tier_entry_remove(struct tier *t, struct tier_entry *e)
 	e->next = t->free_entry;
 	t->free_entry = no;
 	s->n_entries--;
+}
+
+static uint32_t number_of(struct tier *t, const struct tier_entry *e)
+{
+	uint32_t no = shard_of(t, e->key)->heads == NULL ? TIER_NONE : *head_of(shard_of(t, e->key), e->key);
+
+	while (tier_entry_at(t, no) != e)
+		no = tier_entry_at(t, no)->next;
+	return no;
+}
+
+void tier_entry_join(struct tier *t, struct tier_entry *e, struct tier_pack *p, uint32_t off_bytes)
+{
+	uint32_t no = number_of(t, e);
+
+	e->small.pack = p->index;
+	e->small.off_bytes = off_bytes;
+	e->pack_prev = TIER_NONE;
+	e->pack_next = p->first;
+	if (p->first != TIER_NONE)
+		tier_entry_at(t, p->first)->pack_prev = no;
+	p->first = no;
+	p->n_live++;
+	p->live_bytes += tier_item_total(e->path_bytes, e->id.size_bytes);
+	t->stats.files_small++;
+}
+
+void tier_entry_leave(struct tier *t, struct tier_entry *e)
+{
+	struct tier_pack *p;
+
+	if (e->small.pack == TIER_NONE)
+		return;
+	p = t->packs[e->small.pack];
+	*(e->pack_prev != TIER_NONE ? &tier_entry_at(t, e->pack_prev)->pack_next : &p->first) = e->pack_next;
+	if (e->pack_next != TIER_NONE)
+		tier_entry_at(t, e->pack_next)->pack_prev = e->pack_prev;
+	p->n_live--;
+	p->live_bytes -= tier_item_total(e->path_bytes, e->id.size_bytes);
+	t->stats.files_small--;
+	e->small.pack = TIER_NONE;
 }
 
 int tier_dataset_index(struct tier *t, uint64_t dataset)

@@ -365,26 +365,13 @@ static void forget_big_locked(struct tier *t, struct tier_big *b)
 
 static void forget_pack_locked(struct tier *t, struct tier_pack *p)
 {
-	struct tier_entry *e;
-	uint32_t next;
-
-	for (uint32_t s = 0; s < TIER_SHARDS; s++) {
-		for (uint32_t h = 0; h < t->shards[s].n_heads; h++) {
-			for (uint32_t no = t->shards[s].heads[h]; no != TIER_NONE; no = next) {
-				e = tier_entry_at(t, no);
-				next = e->next;
-				if (!e->is_big && e->small.pack == p->index) {
-					tier_entry_remove(t, e);
-					t->stats.files_small--;
-				}
-			}
-		}
-	}
+	while (p->first != TIER_NONE)
+		tier_entry_remove(t, tier_entry_at(t, p->first));
 	t->packs[p->index] = NULL;
 	if (t->active == p)
 		t->active = NULL;
-	p->n_live = 0;
-	p->live_bytes = 0;
+	t->n_to_seal -= p->is_full && !p->is_sealed;
+	p->is_sealed = true;
 }
 
 void tier_obj_kill_locked(struct tier *t, struct tier_obj *o)

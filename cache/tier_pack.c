@@ -24,7 +24,19 @@ struct tier_pack *tier_pack_new(uint64_t pack_no)
 	tier_obj_init(&p->obj, true);
 	p->pack_no = pack_no;
 	p->end_bytes = sizeof(struct tier_raw_pack);
+	p->first = TIER_NONE;
 	return p;
+}
+
+void tier_pack_retire_locked(struct tier *t, struct tier_pack *p)
+{
+	if (t->active == p)
+		t->active = NULL;
+	if (p->is_full)
+		return;
+	p->is_full = true;
+	t->n_to_seal++;
+	tier_care_soon_locked(t);
 }
 
 int tier_pack_add_locked(struct tier *t, struct tier_pack *p)
@@ -117,9 +129,7 @@ static bool take_place_locked(struct tier *t, uint64_t total_bytes, struct tier_
 	if (p == NULL)
 		return false;
 	if (p->end_bytes + total_bytes > t->pack_bytes) {
-		p->is_full = true;
-		t->active = NULL;
-		tier_care_soon_locked(t);
+		tier_pack_retire_locked(t, p);
 		return false;
 	}
 	*ret_p = p;
@@ -199,32 +209,25 @@ void tier_pack_end(struct tier *t, struct tier_pack *p)
 static struct tier_raw_entry *gather(struct tier *t, const struct tier_pack *p, uint32_t *ret_n)
 {
 	struct tier_raw_entry *table;
+	const struct tier_entry *e;
 	uint32_t n = 0, cap;
 
 	hfs_mutex_lock(&t->lock);
 	cap = p->n_live;
 	hfs_mutex_unlock(&t->lock);
 	table = cap > 0 ? malloc(cap * sizeof(*table)) : NULL;
-	for (uint32_t s = 0; table != NULL && s < TIER_SHARDS; s++) {
-		hfs_mutex_lock(&t->lock);
-		for (uint32_t h = 0; h < t->shards[s].n_heads; h++) {
-			const struct tier_entry *e;
-
-			for (uint32_t no = t->shards[s].heads[h]; no != TIER_NONE && n < cap; no = e->next) {
-				e = tier_entry_at(t, no);
-				if (e->is_big || e->small.pack != p->index)
-					continue;
-				tier_entry_encode(&table[n++], t->salt, p->pack_no,
-						  &(struct tier_item){.key = e->key,
-								      .dataset = t->datasets[e->dataset],
-								      .id = e->id,
-								      .off_bytes = e->small.off_bytes,
-								      .data_bytes = (uint32_t)e->id.size_bytes,
-								      .path_bytes = e->path_bytes});
-			}
-		}
-		hfs_mutex_unlock(&t->lock);
+	hfs_mutex_lock(&t->lock);
+	for (uint32_t no = table == NULL ? TIER_NONE : p->first; no != TIER_NONE && n < cap; no = e->pack_next) {
+		e = tier_entry_at(t, no);
+		tier_entry_encode(&table[n++], t->salt, p->pack_no,
+				  &(struct tier_item){.key = e->key,
+						      .dataset = t->datasets[e->dataset],
+						      .id = e->id,
+						      .off_bytes = e->small.off_bytes,
+						      .data_bytes = (uint32_t)e->id.size_bytes,
+						      .path_bytes = e->path_bytes});
 	}
+	hfs_mutex_unlock(&t->lock);
 	*ret_n = n;
 	return table;
 }
@@ -268,7 +271,7 @@ static void seal(struct tier *t, struct tier_pack *p)
 
 static struct tier_pack *next_to_seal_locked(struct tier *t)
 {
-	for (uint32_t i = 0; i < t->n_packs; i++) {
+	for (uint32_t i = 0; t->n_to_seal > 0 && i < t->n_packs; i++) {
 		struct tier_pack *p = t->packs[i];
 
 		if (p != NULL && p->is_full && !p->is_sealed && p->n_writers == 0)
@@ -283,12 +286,11 @@ void tier_pack_seal_full(struct tier *t, bool is_all)
 	struct tier_pack *p;
 
 	hfs_mutex_lock(&t->lock);
-	if (is_all && t->active != NULL) {
-		t->active->is_full = true;
-		t->active = NULL;
-	}
+	if (is_all && t->active != NULL)
+		tier_pack_retire_locked(t, t->active);
 	while ((p = next_to_seal_locked(t)) != NULL) {
 		p->is_sealed = true;
+		t->n_to_seal--;
 		if (p->n_live == 0) {
 			tier_obj_kill_locked(t, &p->obj);
 			continue;

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum job_kind { JOB_READ, JOB_VERIFY, JOB_PASS };
+enum job_kind { JOB_READ, JOB_VERIFY, JOB_PASS, JOB_ADOPT };
 
 struct tier_job {
 	struct tier_job *next, **at; /* in t->waiting */
@@ -135,12 +135,35 @@ static void settle_bad(struct tier *t, struct tier_job *j, struct tier_obj *o, b
 		free(op);
 }
 
+static void finish(struct tier *t, struct tier_job *j, int err)
+{
+	bool is_abandoned;
+
+	hfs_mutex_lock(&t->lock);
+	j->err = err;
+	j->is_done = true;
+	t->progress_ns = hfs_now_ns();
+	is_abandoned = j->is_abandoned;
+	hfs_cond_signal(&j->done);
+	hfs_mutex_unlock(&t->lock);
+	if (is_abandoned)
+		job_free(j);
+}
+
+static void adopt_main(void *arg)
+{
+	struct tier_job *j = arg;
+
+	tier_adopt_one(j->t, j->name.key);
+	finish(j->t, j, 0);
+}
+
 static void read_main(void *arg)
 {
 	struct tier_job *j = arg;
 	struct tier *t = j->t;
 	struct tier_obj *o = j->op.obj;
-	bool is_all_bad = false, is_abandoned;
+	bool is_all_bad = false;
 	int err = perform(t, j, &is_all_bad);
 
 	hfs_mutex_lock(&t->lock);
@@ -168,14 +191,8 @@ static void read_main(void *arg)
 	o->n_users--;
 	if (o->is_dead)
 		tier_care_soon_locked(t);
-	j->err = err;
-	j->is_done = true;
-	t->progress_ns = hfs_now_ns();
-	is_abandoned = j->is_abandoned;
-	hfs_cond_signal(&j->done);
 	hfs_mutex_unlock(&t->lock);
-	if (is_abandoned)
-		job_free(j);
+	finish(t, j, err);
 	tier_fds_trim(t);
 }
 
@@ -183,18 +200,13 @@ void tier_read_drop(void *ctx, void (*fn)(void *arg), void *arg)
 {
 	struct tier_job *j = arg;
 	struct tier *t = ctx;
-	bool is_abandoned;
 
 	(void)fn;
 	hfs_mutex_lock(&t->lock);
-	tier_op_end(t, &j->op);
-	j->err = -ESHUTDOWN;
-	j->is_done = true;
-	is_abandoned = j->is_abandoned;
-	hfs_cond_signal(&j->done);
+	if (j->kind != JOB_ADOPT)
+		tier_op_end(t, &j->op);
 	hfs_mutex_unlock(&t->lock);
-	if (is_abandoned)
-		job_free(j);
+	finish(t, j, -ESHUTDOWN);
 }
 
 /* ---- the caller's side ---- */
@@ -233,15 +245,19 @@ static bool may_wait_locked(const struct tier *t)
 	return !t->is_adopted && !t->is_stopping && t->state == TIER_ADOPTING && hfs_now_ns() < t->grace_end_ns;
 }
 
+/* e NULL: for JOB_ADOPT. */
 static void begin_locked(struct tier *t, struct tier_job *j, struct tier_entry *e, uint64_t chunk_no)
 {
-	struct tier_obj *o = e->is_big ? &e->big->obj : &t->packs[e->small.pack]->obj;
+	struct tier_obj *o;
 
-	j->item_path_bytes = e->path_bytes;
-	j->dataset = e->dataset;
-	tier_op_begin(t, &j->op, o, e->is_big ? chunk_no : e->small.off_bytes, TIER_OP_READ);
-	if (j->kind != JOB_VERIFY)
-		tier_obj_use_locked(t, o);
+	if (e != NULL) {
+		o = e->is_big ? &e->big->obj : &t->packs[e->small.pack]->obj;
+		j->item_path_bytes = e->path_bytes;
+		j->dataset = e->dataset;
+		tier_op_begin(t, &j->op, o, e->is_big ? chunk_no : e->small.off_bytes, TIER_OP_READ);
+		if (j->kind != JOB_VERIFY)
+			tier_obj_use_locked(t, o);
+	}
 	j->start_ns = hfs_now_ns();
 	j->next = t->waiting;
 	j->at = &t->waiting;
@@ -285,6 +301,29 @@ static bool wait_job(struct tier *t, struct tier_job *j, bool is_patient)
 	return is_done;
 }
 
+/* A big file that adoption has not come to yet: its name is known, so look. */
+static void adopt_now(struct tier *t, const struct tier_name *name)
+{
+	struct tier_job *j;
+	bool is_due;
+
+	if (name->id.size_bytes <= t->cfg.chunk_bytes)
+		return;
+	hfs_mutex_lock(&t->lock);
+	is_due = !t->is_adopted && t->state == TIER_ADOPTING && !t->is_stopping && tier_entry_find(t, name->key) == NULL;
+	hfs_mutex_unlock(&t->lock);
+	j = is_due ? job_new(t, JOB_ADOPT, name) : NULL;
+	if (j == NULL)
+		return;
+	hfs_mutex_lock(&t->lock);
+	begin_locked(t, j, NULL, 0);
+	hfs_mutex_unlock(&t->lock);
+	if (workq_run(t->reads, adopt_main, j, true) < 0)
+		tier_read_drop(t, adopt_main, j);
+	if (wait_job(t, j, false))
+		job_free(j);
+}
+
 /* 0: *ret_j is done, to be freed. 1: not there. -EIO: not now. */
 static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, uint64_t chunk_no, struct tier_job **ret_j)
 {
@@ -294,6 +333,8 @@ static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, u
 
 	if (j == NULL)
 		return -EIO;
+	if (kind == JOB_READ)
+		adopt_now(t, name);
 	hfs_mutex_lock(&t->lock);
 	if (t->state == TIER_OFF || t->is_stopping) {
 		t->stats.bypassed[t->cause]++;
@@ -305,7 +346,8 @@ static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, u
 		if (e != NULL)
 			j->name.id = e->id;
 	} else {
-		while ((e = find_locked(t, name, chunk_no)) == NULL && may_wait_locked(t))
+		/* Big files have just been looked for; small ones come soon. */
+		while ((e = find_locked(t, name, chunk_no)) == NULL && name->id.size_bytes <= t->cfg.chunk_bytes && may_wait_locked(t))
 			(void)hfs_cond_wait_until(&t->changed, &t->lock, t->grace_end_ns);
 	}
 	if (kind == JOB_PASS && e != NULL && (!e->is_big || e->big->n_verified != e->big->n_chunks))
@@ -352,7 +394,8 @@ bool tier_lookup(struct tier *t, const struct hfs_identity *id, const char *path
 
 	hfs_mutex_lock(&t->lock);
 	is_there = t->state != TIER_OFF && !t->is_stopping &&
-		   (find_locked(t, &name, chunk_no) != NULL || may_wait_locked(t));
+		   (find_locked(t, &name, chunk_no) != NULL || may_wait_locked(t) ||
+		    (t->state == TIER_ADOPTING && id->size_bytes > t->cfg.chunk_bytes));
 	hfs_mutex_unlock(&t->lock);
 	return is_there;
 }

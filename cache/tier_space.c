@@ -129,10 +129,7 @@ void tier_drop_item_locked(struct tier *t, struct tier_entry *e, struct tier_op 
 	tier_op_begin(t, op, &p->obj, e->small.off_bytes, TIER_OP_DROP);
 	op->item_head = tier_item_data_off(e->path_bytes);
 	op->item_bytes = (uint32_t)tier_item_total(e->path_bytes, e->id.size_bytes);
-	p->n_live--;
-	p->live_bytes -= op->item_bytes;
 	tier_entry_remove(t, e);
-	t->stats.files_small--;
 	queue_drop_locked(t, op);
 }
 
@@ -208,31 +205,25 @@ void tier_drops_run(struct tier *t)
 static void tell_pack(struct tier *t, struct tier_pack *p)
 {
 	struct hfs_identity *ids;
-	uint32_t n, cap;
+	const struct tier_entry *e;
+	uint32_t n = 0, cap;
 
-	for (uint32_t s = 0; s < TIER_SHARDS; s++) {
-		hfs_mutex_lock(&t->lock);
-		cap = t->shards[s].n_entries;
-		hfs_mutex_unlock(&t->lock);
-		ids = cap > 0 ? malloc(cap * sizeof(*ids)) : NULL;
-		if (ids == NULL)
-			continue;
-		n = 0;
-		hfs_mutex_lock(&t->lock);
-		for (uint32_t h = 0; h < t->shards[s].n_heads; h++) {
-			const struct tier_entry *e;
-
-			for (uint32_t no = t->shards[s].heads[h]; no != TIER_NONE && n < cap; no = e->next) {
-				e = tier_entry_at(t, no);
-				if (!e->is_big && e->small.pack == p->index && e->dataset == 0)
-					ids[n++] = e->id;
-			}
-		}
-		hfs_mutex_unlock(&t->lock);
-		for (uint32_t i = 0; i < n; i++)
-			tier_tell_lost(t, 0, ids[i], 0);
-		free(ids);
+	hfs_mutex_lock(&t->lock);
+	cap = p->n_live;
+	hfs_mutex_unlock(&t->lock);
+	ids = cap > 0 ? malloc(cap * sizeof(*ids)) : NULL;
+	if (ids == NULL)
+		return;
+	hfs_mutex_lock(&t->lock);
+	for (uint32_t no = p->obj.is_dead ? TIER_NONE : p->first; no != TIER_NONE && n < cap; no = e->pack_next) {
+		e = tier_entry_at(t, no);
+		if (e->dataset == 0)
+			ids[n++] = e->id;
 	}
+	hfs_mutex_unlock(&t->lock);
+	for (uint32_t i = 0; i < n; i++)
+		tier_tell_lost(t, 0, ids[i], 0);
+	free(ids);
 }
 
 /* o has a user. */
@@ -310,7 +301,7 @@ static void cull_one(struct tier *t, struct tier_obj *o, bool is_whole)
 	if (b != NULL && (b->was_passed || b->n_present <= CULL_CHUNKS))
 		is_whole = true;
 	if (o->is_pack && t->active == tier_pack_of(o))
-		t->active = NULL;
+		tier_pack_retire_locked(t, tier_pack_of(o));
 	hfs_mutex_unlock(&t->lock);
 	if (b == NULL || is_whole)
 		tier_obj_lose(t, o);

@@ -73,7 +73,7 @@ struct disk {
 	int fail_err, prob_err;
 	double prob;
 	uint64_t rng;
-	bool is_sticky, is_short, is_hanging, is_off, is_replaced;
+	bool is_sticky, is_short, is_hanging, is_hanging_listing, is_off, is_replaced;
 };
 
 /* ---- bytes ---- */
@@ -385,7 +385,8 @@ static int do_fstatat(void *ctx, int dirfd, const char *name, struct stat *ret, 
 	return err;
 }
 
-/* Where calls hang. REQUIRES the lock, which is given up meanwhile. */
+/* Where calls hang. The lock is given up meanwhile. */
+static void maybe_hang(struct disk *d) HFS_REQUIRES(d->lock);
 static void maybe_hang(struct disk *d)
 {
 	if (!d->is_hanging)
@@ -584,6 +585,15 @@ static int do_mkdirat(void *ctx, int dirfd, const char *name, mode_t mode)
 	return err;
 }
 
+static bool has_ours(const struct node *dir)
+{
+	for (const struct name *e = dir->names; e != NULL; e = e->next)
+		if (strlen(e->text) > 2 && (strcmp(e->text + strlen(e->text) - 2, ".i") == 0 ||
+					    strcmp(e->text + strlen(e->text) - 2, ".p") == 0))
+			return true;
+	return false;
+}
+
 static ssize_t do_getdents(void *ctx, int fd, void *buf, size_t cap)
 {
 	struct disk *d = ctx;
@@ -592,8 +602,15 @@ static ssize_t do_getdents(void *ctx, int fd, void *buf, size_t cap)
 	ssize_t err;
 
 	hfs_mutex_lock(&d->lock);
-	err = enter(d, false);
 	f = &d->fds[fd - FD_BASE];
+	if (d->is_hanging_listing && has_ours(f->node)) {
+		d->n_hung++;
+		hfs_cond_broadcast(&d->changed);
+		while (d->is_hanging_listing)
+			hfs_cond_wait(&d->changed, &d->lock);
+		d->n_hung--;
+	}
+	err = enter(d, false);
 	for (struct name *e = f->node->names; err == 0 && e != NULL; e = e->next) {
 		struct dirent64 *out = (void *)((uint8_t *)buf + used);
 		size_t len = (offsetof(struct dirent64, d_name) + strlen(e->text) + 1 + 7) / 8 * 8;
@@ -821,6 +838,14 @@ void disk_hang(struct disk *d, bool is_on)
 {
 	hfs_mutex_lock(&d->lock);
 	d->is_hanging = is_on;
+	hfs_cond_broadcast(&d->changed);
+	hfs_mutex_unlock(&d->lock);
+}
+
+void disk_hang_listing(struct disk *d, bool is_on)
+{
+	hfs_mutex_lock(&d->lock);
+	d->is_hanging_listing = is_on;
 	hfs_cond_broadcast(&d->changed);
 	hfs_mutex_unlock(&d->lock);
 }

@@ -33,6 +33,7 @@ uint64_t disk_calls(struct disk *d);
 uint64_t disk_failed(struct disk *d); /* how many calls were failed: the proof that the fault was met */
 void disk_resize(struct disk *d, uint64_t bytes, uint32_t inodes);
 void disk_hang(struct disk *d, bool is_on); /* pread and pwrite of files wait */
+void disk_hang_listing(struct disk *d, bool is_on); /* listing a directory that has an index or a pack in it waits */
 uint32_t disk_wait_hung(struct disk *d, uint32_t n, unsigned wait_ms); /* until n calls hang; how many do */
 
 void disk_power_off(struct disk *d);

@@ -5,6 +5,7 @@
 #include "tests/fault/tier/disk.h"
 #include "tests/fault/tier/rig.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,35 @@ static void keeps_over_restart(void)
 			  (unsigned long long)s.bytes, (unsigned long long)disk_used(d));
 		rig_close(&r);
 	}
+	disk_free(d);
+}
+
+/* While adoption has hardly begun: big files are found by their name, small ones a moment later; nothing is admitted. */
+static void early_readers(void)
+{
+	struct disk *d = disk_new(64 * MIB, 1000);
+	struct rig_file changed = BIG;
+	char why[256] = "";
+	struct rig r;
+
+	changed.gen = 2;
+	rig_init(&r, DISK_DIR, disk_io(d), 32 * MIB);
+	rig_open(&r);
+	rig_put(&r, &BIG);
+	rig_put(&r, &SMALL);
+	rig_close(&r);
+	disk_hang_listing(d, true);
+	rig_check(rig_try_open(&r, why, sizeof(why)) == 0, "a start does not wait for adoption: %s", why);
+	rig_check(disk_wait_hung(d, 1, RIG_WAIT_MS) == 1 && rig_stats(&r).state == TIER_ADOPTING, "adoption is under way");
+	rig_check(rig_get_all(&r, &changed) == 0, "another generation is a miss");
+	rig_check(rig_get_all(&r, &BIG) == 11, "a big file is found before adoption came to it");
+	rig_check(rig_admit(&r, &(struct rig_file){.no = 9, .gen = 1, .size = 500}, 0) == -EAGAIN, "nothing is admitted yet");
+	disk_hang_listing(d, false);
+	rig_check(rig_get_all(&r, &SMALL) == 1, "a reader of a small file waits for adoption");
+	rig_check(tier_wait_adopted(r.t, RIG_WAIT_MS), "adoption ends");
+	rig_check(rig_get_all(&r, &BIG) == 11 && rig_stats(&r).files_big == 1 && rig_stats(&r).bad == 0, "and finds nothing twice");
+	rig_check(rig_stats(&r).bytes == disk_used(d), "counted once");
+	rig_close(&r);
 	disk_free(d);
 }
 
@@ -251,6 +281,7 @@ static void passthrough(void)
 int main(void)
 {
 	keeps_over_restart();
+	early_readers();
 	generations();
 	datasets();
 	drops();

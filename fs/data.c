@@ -432,6 +432,8 @@ int data_view_create(struct hintfs *h, struct data_view **ret_v)
 	hfs_mutex_init(&v->lock, HFS_RANK_SESSION);
 	hfs_cond_init(&v->wake);
 	rc = origin_stat(h->origin, "", false, &root);
+	if (!rc) /* umount(8) asks for it first, and must get an answer whatever the origin does by then */
+		v->has_statfs = origin_statfs(h->origin, &v->statfs) == 0;
 	if (!rc)
 		rc = node_table_create(&root, &v->nodes);
 	if (!rc)
@@ -517,9 +519,10 @@ size_t data_status(struct data_view *v, char *buf, size_t cap)
 	metas = v->n_metas;
 	hfs_mutex_unlock(&v->lock);
 	n = snprintf(buf, cap,
-		     "nodes %llu\nnodes_superseded %llu\nopen_files %u\nopen_dirs %u\nparked_reads %u\n"
+		     "stall_s %.3f\nnodes %llu\nnodes_superseded %llu\nopen_files %u\nopen_dirs %u\nparked_reads %u\n"
 		     "parked_metadata %u\ndirsnap_bytes %llu\n",
-		     (unsigned long long)ns.nodes, (unsigned long long)ns.superseded, atomic_load(&v->n_open),
+		     (double)atomic_load(&v->stall_ns) / 1e9, (unsigned long long)ns.nodes, (unsigned long long)ns.superseded,
+		     atomic_load(&v->n_open),
 		     atomic_load(&v->n_dirs), reads, metas, (unsigned long long)dirsnap_bytes(v->snaps));
 	return n < 0 ? 0 : (size_t)n;
 }

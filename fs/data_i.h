@@ -61,6 +61,7 @@ struct data_view {
 	bool has_statfs;
 
 	_Atomic uint64_t next_id;
+	_Atomic uint64_t stall_ns; /* sum over READs of the time they were parked, read-ahead included */
 	_Atomic uint32_t n_open, n_dirs;
 	_Atomic bool is_late; /* some metadata call has been out for LATE_NS */
 };

@@ -14,6 +14,7 @@ static void read_done(struct cache_read *cr, int err, const struct iovec *iov, i
 	struct data_req *r = (struct data_req *)((char *)cr - offsetof(struct data_req, read));
 	struct data_result res = { .iov = iov, .iov_n = n };
 
+	atomic_fetch_add(&r->v->stall_ns, hfs_now_ns() - r->started_ns);
 	data_answer(r, err, &res);
 	data_req_unref(r); /* the cache's */
 }

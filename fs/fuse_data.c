@@ -552,12 +552,30 @@ void data_session_stop(struct data_session *s)
 	s->is_running = false;
 }
 
+/*
+ * libfuse frees its copy of the path only in fuse_session_unmount(), which would also unmount what lies there by now, perhaps the next
+ * daemon's mount, unless it finds its device dead (POLLERR). So give it a dead one: a pipe that nobody reads. This also closes
+ * the device, whatever else holds the mount.
+ */
+static void forget_mountpoint(struct fuse_session *se)
+{
+	int fd = fuse_session_fd(se), ends[2];
+
+	if (fd < 0 || pipe2(ends, O_CLOEXEC) < 0)
+		return;
+	close(ends[0]);
+	if (dup3(ends[1], fd, O_CLOEXEC) == fd)
+		fuse_session_unmount(se);
+	close(ends[1]);
+}
+
 void data_session_destroy(struct data_session *s)
 {
 	if (!s)
 		return;
 	if (s->se) {
 		data_session_stop(s);
+		forget_mountpoint(s->se);
 		fuse_session_destroy(s->se); /* calls no op: there is no op_destroy */
 	}
 	data_view_destroy(s->view);

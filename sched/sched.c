@@ -123,6 +123,7 @@ void sched_destroy(struct sched *s)
 	sch_bitmap_finish(&s->tier_tree);
 	sch_wait_finish(s);
 	sch_nohint_finish(s);
+	sch_replay_finish(s);
 	sch_tier_finish(s);
 	free(s->streams);
 	free(s->files);
@@ -346,6 +347,7 @@ void sched_read(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len
 	sch_nohint_read(s, file, r.off, r.end - r.off, match > MATCH_WEAK, is_slow);
 	if (!read_demand(s, &r, false) && is_miss)
 		read_demand(s, &r, true);
+	sch_replay_note(s, file, r.off, r.end - r.off, match != MATCH_NO);
 }
 
 void sched_open(struct sched *s, uint32_t file, uint64_t reader, uint64_t now_ns)

@@ -81,6 +81,8 @@ struct file {
 	uint32_t n_aliased;  /* files whose alias leads here */
 	uint32_t seq;	     /* first sequential reader (nohint.c), SCH_NONE */
 	uint32_t touch_epoch;
+	uint32_t log_item; /* replay.c: item + 1 that the last read belongs to */
+	uint64_t log_end;  /* replay.c: where that read ended */
 	uint32_t stale_in; /* rebuild round in which its visits are not what its entries say, + 1 */
 	uint8_t state;
 	uint8_t is_random; /* reads so far were random: extents only */
@@ -371,6 +373,7 @@ struct sched {
 	uint64_t touched_pages, touched_before; /* size of what is read without an order, in pages */
 	uint32_t touch_epoch, touch_since;
 
+	struct replay *replay; /* replay.c */
 	uint32_t read_stream; /* whose visit the read under way has finished */
 	uint64_t strange[SCH_STRANGE]; /* pages last read that no list explains */
 	uint32_t strange_at;
@@ -511,6 +514,10 @@ void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len,
 bool sch_nohint_is_sequential(const struct sched *s, uint32_t file, uint64_t off);
 void sch_nohint_run(struct sched *s, size_t max);
 void sch_nohint_forget(struct sched *s, uint32_t file);
+
+/* replay.c */
+void sch_replay_finish(struct sched *s);
+void sch_replay_note(struct sched *s, uint32_t file, uint64_t off, uint64_t len, bool is_explained);
 
 /* wait.c */
 void sch_wait_run(struct sched *s);

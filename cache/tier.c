@@ -38,6 +38,7 @@ static void care(struct tier *t, bool is_check)
 		(void)tier_space_cull(t, 0, 0, true);
 	tier_pack_seal_full(t, false);
 	tier_drops_run(t);
+	tier_space_cull_waste(t);
 	hfs_mutex_lock(&t->lock);
 	bool has_trash = t->has_trash && t->state != TIER_OFF;
 	hfs_mutex_unlock(&t->lock);
@@ -132,8 +133,8 @@ static void set_defaults(struct tier_config *c)
 {
 	if (c->io == NULL)
 		c->io = tier_io_system();
-	if (c->queue_max == 0)
-		c->queue_max = 16;
+	if (c->queue_max == 0) /* 64 MiB at most */
+		c->queue_max = (uint32_t)hfs_max_u64(2, hfs_min_u64(16, (UINT32_C(64) << 20) / hfs_max_u64(c->chunk_bytes, 1)));
 	if (c->fds_max == 0)
 		c->fds_max = 128;
 	if (c->read_threads_max == 0)

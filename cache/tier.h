@@ -16,6 +16,9 @@
  *  5. Nothing that is being read or is pinned is removed. A file that was passed through is unlinked, never punched.
  *  6. Only files that carry our names in our own directory are ever written, renamed or removed.
  *
+ * Memory: the index (80 bytes and a list head for a path, 2 bits for a chunk), queue_max + 16 copies of a chunk, and those of
+ * reads that hang.
+ *
  * Thread safety: all functions but create and destroy, any thread, with no lock of rank >= TIER held. Callbacks come from
  * threads of the tier with no lock held.
  */
@@ -61,7 +64,7 @@ struct tier_config {
 	const struct tier_io *io; /* NULL: the system's */
 	struct tier_callbacks cb;
 	/* Zero: the default. */
-	uint32_t queue_max;	 /* admissions waiting: 16 (each is a copy of a chunk) */
+	uint32_t queue_max;	 /* admissions waiting, each a copy of a chunk: 16, at most 64 MiB, at least 2 */
 	uint32_t fds_max;	 /* descriptors kept: 128 */
 	uint32_t read_threads_max; /* stuck ones included: 64 */
 	uint64_t read_wait_ns;	 /* 1 s: what a hung disk may cost a reader, once */
@@ -93,7 +96,9 @@ bool tier_read(struct tier *t, const struct hfs_identity *id, const char *path, 
  * -EINVAL: never possible; -ENOMEM; -ESHUTDOWN. */
 int tier_admit(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no, const void *data,
 	       uint32_t len_bytes, uint64_t cookie) HFS_MUST_CHECK;
-/* Forget now, give the space back in the background (after readers of it have ended). Not there: nothing. */
+/* Forget now, give the space back in the background (after readers of it have ended). Not there: nothing; an admission that still
+ * waits in the queue is not called back. Of small files whole blocks come back; a pack that is mostly dead goes whole (cb.lost) when
+ * space gets short. */
 void tier_drop(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no);
 /* All chunks that are kept for the path, of whatever generation. */
 void tier_drop_file(struct tier *t, const char *path);

@@ -271,6 +271,7 @@ void tier_space_release(struct tier *t, uint64_t bytes);
 void tier_space_measure(struct tier *t); /* statvfs, own directories */
 bool tier_space_cull(struct tier *t, uint64_t need_bytes, uint32_t need_inodes, bool may_take_used);
 bool tier_space_is_over(struct tier *t);
+void tier_space_cull_waste(struct tier *t); /* packs that are mostly dead, when space is short */
 void tier_drop_chunk_locked(struct tier *t, struct tier_big *b, uint32_t chunk_no, struct tier_op *op);
 void tier_drop_item_locked(struct tier *t, struct tier_entry *e, struct tier_op *op);
 void tier_drops_run(struct tier *t);

@@ -84,7 +84,7 @@ void tier_buf_put(struct tier *t, struct tier_buf *b)
 	if (b == NULL)
 		return;
 	hfs_mutex_lock(&t->lock);
-	is_kept = t->n_bufs < 16 && !t->is_stopping;
+	is_kept = t->n_bufs < t->cfg.queue_max && !t->is_stopping;
 	if (is_kept) {
 		b->next = t->bufs;
 		t->bufs = b;

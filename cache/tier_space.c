@@ -263,7 +263,9 @@ static struct tier_obj *victim_locked(struct tier *t, bool may_take_used)
 	uint32_t walked = 0;
 
 	for (struct tier_obj *o = t->lru_first; o != NULL && walked < WALK_MAX; o = o->lru_next, walked++)
-		if (o->n_users == 0 && o->n_pins == 0 && (may_take_used || !o->is_used))
+		if (o->is_used && !may_take_used)
+			break; /* what is used comes last */
+		else if (o->n_users == 0 && o->n_pins == 0)
 			return o;
 	return NULL;
 }
@@ -318,11 +320,39 @@ static void cull_one(struct tier *t, struct tier_obj *o, bool is_whole)
 	hfs_mutex_unlock(&t->lock);
 }
 
+static bool is_waste(const struct tier_pack *p)
+{
+	return p->is_sealed && p->obj.n_users == 0 && p->obj.alloc_bytes > 4 * p->live_bytes + 4 * TIER_BLOCK;
+}
+
+/* Items smaller than a block cannot be punched out: when there are many dead ones, the few alive go with them. */
+void tier_space_cull_waste(struct tier *t)
+{
+	struct tier_obj *o;
+	uint32_t from = 0;
+
+	for (;;) {
+		o = NULL;
+		hfs_mutex_lock(&t->lock);
+		if (total_locked(t) >= t->cfg.size_bytes - t->cfg.size_bytes / 8 || t->room_bytes < 0)
+			for (; from < t->n_packs && o == NULL; from++)
+				if (t->packs[from] != NULL && is_waste(t->packs[from]))
+					o = &t->packs[from]->obj;
+		if (o != NULL)
+			o->n_users++;
+		hfs_mutex_unlock(&t->lock);
+		if (o == NULL)
+			break;
+		cull_one(t, o, true);
+	}
+}
+
 bool tier_space_cull(struct tier *t, uint64_t need_bytes, uint32_t need_inodes, bool may_take_used)
 {
 	struct tier_obj *o;
 	bool is_met;
 
+	tier_space_cull_waste(t);
 	for (int i = 0; i < 256; i++) {
 		hfs_mutex_lock(&t->lock);
 		is_met = goal_is_met_locked(t, need_bytes, need_inodes);

@@ -211,10 +211,6 @@ static int admit_big(struct tier *t, struct tier_admission *a)
 	if (err == 0)
 		tier_obj_dirty_locked(t, &b->obj, a->len_bytes);
 	tier_op_end(t, &op);
-	if (err < 0 && !b->obj.is_dead && b->n_present == 0 && b->obj.n_users == 0)
-		tier_obj_kill_locked(t, &b->obj); /* no empty files */
-	if (b->obj.is_dead)
-		tier_care_soon_locked(t);
 	hfs_mutex_unlock(&t->lock);
 	return err;
 }

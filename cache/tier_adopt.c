@@ -358,9 +358,7 @@ static int adopt_big(struct tier *t, const char *name, struct tier_key key)
 	if (b == NULL)
 		return err;
 	hfs_mutex_lock(&t->lock);
-	b->obj.n_users--;
-	if (b->n_present == 0 && b->obj.n_users == 0)
-		tier_obj_kill_locked(t, &b->obj);
+	tier_obj_release_locked(t, &b->obj);
 	hfs_mutex_unlock(&t->lock);
 	return err;
 }

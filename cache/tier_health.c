@@ -279,7 +279,7 @@ void tier_sync_all(struct tier *t)
 		sync_one(t, o);
 		workq_progress(t->bg);
 		hfs_mutex_lock(&t->lock);
-		o->n_users--;
+		tier_obj_release_locked(t, o);
 		t->dirty_bytes -= bytes;
 		hfs_mutex_unlock(&t->lock);
 	}

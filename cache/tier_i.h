@@ -223,6 +223,8 @@ void tier_index_finish(struct tier *t);
 void tier_obj_init(struct tier_obj *o, bool is_pack);
 void tier_obj_link_locked(struct tier *t, struct tier_obj *o, bool is_recent);
 void tier_obj_use_locked(struct tier *t, struct tier_obj *o);
+/* One user less. The last one of an empty file takes it along; of a dead one, sees to it that it is freed. */
+void tier_obj_release_locked(struct tier *t, struct tier_obj *o);
 /* Out of LRU, index and dirty list; its names and memory go in tier_reap(). */
 void tier_obj_kill_locked(struct tier *t, struct tier_obj *o);
 /* Descriptors of an object with users. name: to compare with the header; NULL: none. -EBADMSG: it is not what it should be. */

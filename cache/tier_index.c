@@ -313,9 +313,8 @@ void tier_op_end(struct tier *t, struct tier_op *op)
 	while (*at != op)
 		at = &(*at)->next;
 	*at = op->next;
-	assert(op->obj->n_users > 0);
-	op->obj->n_users--;
-	if (op->kind == TIER_OP_READ && (t->drops != NULL || op->obj->is_dead))
+	tier_obj_release_locked(t, op->obj);
+	if (op->kind == TIER_OP_READ && t->drops != NULL)
 		tier_care_soon_locked(t);
 }
 

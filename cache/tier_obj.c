@@ -146,6 +146,17 @@ void tier_obj_use_locked(struct tier *t, struct tier_obj *o)
 	lru_append(t, o);
 }
 
+void tier_obj_release_locked(struct tier *t, struct tier_obj *o)
+{
+	hfs_mutex_assert_held(&t->lock);
+	assert(o->n_users > 0);
+	o->n_users--;
+	if (o->n_users == 0 && !o->is_dead && !o->is_pack && tier_big_of(o)->n_present == 0)
+		tier_obj_kill_locked(t, o);
+	else if (o->n_users == 0 && o->is_dead)
+		tier_care_soon_locked(t);
+}
+
 /* ---- descriptors ---- */
 
 static void fd_remove(struct tier *t, struct tier_obj *o)

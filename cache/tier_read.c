@@ -188,9 +188,7 @@ static void read_main(void *arg)
 	if (err < 0 && err != -EBADMSG && err != -ENOENT)
 		tier_error(t, err, false);
 	hfs_mutex_lock(&t->lock);
-	o->n_users--;
-	if (o->is_dead)
-		tier_care_soon_locked(t);
+	tier_obj_release_locked(t, o);
 	hfs_mutex_unlock(&t->lock);
 	finish(t, j, err);
 	tier_fds_trim(t);

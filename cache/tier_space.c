@@ -163,9 +163,7 @@ static int drop_one(struct tier *t, struct tier_op *op)
 
 static bool is_empty_locked(const struct tier *t, struct tier_obj *o)
 {
-	if (!o->is_pack)
-		return tier_big_of(o)->n_present == 0 && o->n_users == 0;
-	return tier_pack_of(o)->n_live == 0 && t->active != tier_pack_of(o) && tier_pack_of(o)->n_writers == 0;
+	return o->is_pack && tier_pack_of(o)->n_live == 0 && t->active != tier_pack_of(o) && tier_pack_of(o)->n_writers == 0;
 }
 
 void tier_drops_run(struct tier *t)
@@ -310,7 +308,7 @@ static void cull_one(struct tier *t, struct tier_obj *o, bool is_whole)
 	else
 		cull_chunks(t, b);
 	hfs_mutex_lock(&t->lock);
-	o->n_users--;
+	tier_obj_release_locked(t, o);
 	hfs_mutex_unlock(&t->lock);
 	tier_drops_run(t); /* reaps */
 	hfs_mutex_lock(&t->lock);

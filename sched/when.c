@@ -38,7 +38,7 @@ double sch_when_tau(const struct sched *s)
 static uint32_t when_frontier(const struct sched *s, uint32_t *ret_slack)
 {
 	uint32_t f = SCH_NONE;
-	uint64_t slack = 0;
+	uint64_t slack = 0, shards = 0;
 
 	for (uint32_t i = 0; i < s->n_streams; i++) {
 		const struct stream *st = &s->streams[i];
@@ -50,8 +50,9 @@ static uint32_t when_frontier(const struct sched *s, uint32_t *ret_slack)
 			slack += st->n_entries / st->n_batches;
 		/* Whole files read by several at once: when one ends, the head of any of the next files is due. */
 		if (st->span_max > 1)
-			slack += sch_min32(st->reorder_seen, s->slots / 2);
+			shards += st->reorder_seen;
 	}
+	slack += sch_min64(shards, s->slots / 4);
 	*ret_slack = (uint32_t)sch_min64(slack, s->horizon);
 	return f == SCH_NONE ? s->pos.low : f;
 }

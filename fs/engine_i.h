@@ -142,7 +142,7 @@ uint32_t name_bind_locked(struct engine *e, uint32_t name, struct cache_file *f)
 void name_unresolve_locked(struct engine *e, uint32_t name); /* its generation is gone: look it up anew */
 
 /* engine_events.c */
-void engine_event_locked(struct engine *e, struct event *ev, struct wait **done);
+void engine_event_locked(struct engine *e, struct event *ev, struct wait **done) HFS_REQUIRES(e->lock);
 void engine_execute_locked(struct engine *e, const struct sched_action *a, struct wait **done);
 
 /* engine_ctl.c: tell the scheduler of waits that came before the slots were there */

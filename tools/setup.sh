@@ -228,7 +228,7 @@ configure() {
 }
 
 compile() {
-    if ! ninja -C "$build" -j "$jobs" >"$work/ninja.log" 2>&1; then
+    if ! ninja -k 0 -C "$build" -j "$jobs" >"$work/ninja.log" 2>&1; then
         grep -v '^\[' "$work/ninja.log" | head -n 60 >&2
         die "the build failed"
     fi

@@ -287,14 +287,15 @@ static void *holder(void *arg)
 
 static void run_replace(void)
 {
-	static char *const names[OPENERS] = {"opener 0", "opener 1", "opener 2", "opener 3"};
+	static char hold[] = "holder";
+	static char names[OPENERS][16] = {"opener 0", "opener 1", "opener 2", "opener 3"};
 	pthread_t threads[OPENERS + 1];
 	struct timespec due;
 
 	for (int i = 0; i < OPENERS; i++)
 		if (pthread_create(&threads[i], NULL, opener, names[i]) != 0)
 			exit(3);
-	if (pthread_create(&threads[OPENERS], NULL, holder, "holder") != 0)
+	if (pthread_create(&threads[OPENERS], NULL, holder, hold) != 0)
 		exit(3);
 	clock_gettime(CLOCK_MONOTONIC, &due);
 	for (unsigned v = 2; v < 2 + g.rounds; v++) {

@@ -94,7 +94,8 @@ static int selftest(void)
 		pat_fill(buf, 40, 3, 5, 4096 + from);
 		bad |= pat_check(buf, 40, 3, 5, 4096 + from, "selftest") != 0;
 		buf[39] ^= 0x10;
-		freopen("/dev/null", "w", stderr);
+		if (!freopen("/dev/null", "w", stderr))
+			return 1;
 		bad |= pat_check(buf, 40, 3, 5, 4096 + from, "selftest") == 0;
 	}
 	return bad;

@@ -30,9 +30,15 @@ void rig_check(bool ok, const char *fmt, ...)
 	_exit(1);
 }
 
+_Thread_local bool rig_is_allocating;
+
 void *rig_realloc(void *p, size_t n)
 {
+	rig_is_allocating = true;
+	atomic_signal_fence(memory_order_seq_cst); /* the compiler knows realloc and thinks that it does not look */
 	p = realloc(p, n);
+	atomic_signal_fence(memory_order_seq_cst);
+	rig_is_allocating = false;
 	rig_check(p != NULL, "no memory");
 	return p;
 }

@@ -286,7 +286,8 @@ static bool visit_is_near(const struct sched *s, uint32_t p)
 {
 	const struct stream *st = sch_position_stream(s, p);
 
-	if (p < st->high || p - st->high < st->reorder)
+	/* The next file of this stream begins behind those of all the others. */
+	if (p < st->high || p - st->high < sch_max64(st->reorder, 2ULL * st->span_max * s->n_merged))
 		return true;
 	return st->low < s->pos.n && visit_is_any(s, p) && visit_is_any(s, st->low);
 }

@@ -20,10 +20,14 @@
 
 void sch_clock(struct sched *s, uint64_t now_ns)
 {
+	uint64_t waiting, readers;
+
 	if (now_ns <= s->now_ns)
 		return;
-	if (s->n_waiting == 0 && s->n_demands == 0)
-		s->clock_ns += now_ns - s->now_ns;
+	waiting = (uint64_t)s->n_waiting + s->n_demands;
+	readers = sch_max64(s->n_readers, 1);
+	if (waiting < readers) /* one of several readers that waits stalls nobody for all of the time */
+		s->clock_ns += (now_ns - s->now_ns) * (readers - waiting) / readers;
 	if (s->cfg.prefetch_bytes_per_s) {
 		double rate = (double)s->cfg.prefetch_bytes_per_s;
 		double most = rate / 10;

@@ -324,6 +324,7 @@ struct sched {
 	bool is_dirty_soon;  /* the same, but it may wait a little */
 	uint64_t rebuilt_ns;
 	uint32_t rebuilds;
+	uint32_t n_merged, n_readers; /* streams that are read now, and their readers, as of the last look (when.c) */
 	uint32_t horizon;
 
 	struct page *pages;

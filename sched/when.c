@@ -120,6 +120,19 @@ static void when_limits(struct sched *s, double tau)
 	s->tier_limit = (uint32_t)sch_min64((uint64_t)w.frontier + 64 + (uint64_t)(tier_ns / tau), s->pos.n);
 }
 
+static void when_readers(struct sched *s)
+{
+	s->n_merged = s->n_readers = 0;
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		const struct stream *st = &s->streams[i];
+
+		if (!st->is_live || !st->n_matched || st->low_visit >= sch_visits(st))
+			continue;
+		s->n_merged++;
+		s->n_readers += st->n_readers;
+	}
+}
+
 void sch_when_update(struct sched *s)
 {
 	double tau;
@@ -130,6 +143,7 @@ void sch_when_update(struct sched *s)
 			s->next_ns = sch_min64(s->next_ns, s->run_limit_ns + EVALUATE_NS);
 		return;
 	}
+	when_readers(s);
 	tau = sch_when_tau(s);
 	s->run_limit_ns = s->now_ns ? s->now_ns : 1;
 	s->run_limit_done = s->n_done_all;

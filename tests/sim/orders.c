@@ -162,8 +162,38 @@ static void unannounced(void)
 	simlib_pages(&w, 3000, MIB, 5, 16, ORDER_SHUFFLED, 9);
 	bare = measure(&w, &c, "hintfs-nohint", "new order each epoch", 1);
 	keep = measure(&w, &c, "never-evict", "new order each epoch", 1);
-	CHECK(bare.origin <= 1.02 * keep.origin, "%.0f bytes, never-evict %.0f", bare.origin, keep.origin);
+	/* Pages in flight and those read this moment take slots; never-evict's are not counted. */
+	CHECK(bare.origin <= 1.03 * keep.origin, "%.0f bytes, never-evict %.0f", bare.origin, keep.origin);
 	CHECK(bare.seconds <= 1.02 * keep.seconds, "%.2f s, never-evict %.2f", bare.seconds, keep.seconds);
+	sim_work_finish(&w);
+}
+
+/* The same order three times, then new ones: what was replayed must not be believed for long. */
+static void replay_ends(void)
+{
+	struct sim_work same, w;
+	struct sim_config c;
+	struct figure bare, keep;
+
+	sim_config_default(&c);
+	c.slots = 1500;
+	c.workers = 4;
+	c.compute_ns = 16 * 3 * SIM_MSEC;
+	simlib_pages(&same, 3000, MIB, 3, 16, ORDER_SAME, 9);
+	simlib_pages(&w, 3000, MIB, 4, 16, ORDER_SHUFFLED, 21);
+	for (uint32_t e = 0; e < 4; e++) { /* behind the three, the four new ones */
+		simlib_need(sim_work_epoch(&same, 0));
+		for (size_t b = w.ranks[0].epochs[e]; b < sim_epoch_end(&w.ranks[0], e); b++) {
+			simlib_need(sim_work_batch(&same, 0));
+			for (size_t i = w.ranks[0].batches[b]; i < sim_batch_end(&w.ranks[0], b); i++)
+				simlib_need(sim_work_read(&same, 0, 0, w.ranks[0].reads[i].off_bytes, MIB));
+		}
+	}
+	bare = measure(&same, &c, "hintfs-nohint", "same order 3 times, then new ones", 3);
+	keep = measure(&same, &c, "never-evict", "same order 3 times, then new ones", 3);
+	CHECK(bare.origin <= 1.10 * keep.origin, "%.0f bytes, never-evict %.0f", bare.origin, keep.origin);
+	CHECK(bare.seconds <= 1.10 * keep.seconds, "%.2f s, never-evict %.2f", bare.seconds, keep.seconds);
+	sim_work_finish(&same);
 	sim_work_finish(&w);
 }
 
@@ -202,6 +232,7 @@ int main(void)
 	ranks_merged();
 	samples_in_pages();
 	unannounced();
+	replay_ends();
 	disk_tier();
 	return simlib_end("orders");
 }

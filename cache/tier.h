@@ -88,6 +88,9 @@ bool tier_destroy(struct tier *t, unsigned wait_ms);
 
 /* Cheap, from memory. False: surely a miss. True: worth a tier_read(). */
 bool tier_lookup(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no);
+/* Which chunks are there: bit c of bits (n_words of 64) for chunk c. Returns how many. From memory; while adopting it may be fewer than
+ * tier_read() will find. For the owner of the policy, when it learns of a file. */
+uint64_t tier_map(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t *bits, size_t n_words);
 /* [off, off + len) of the chunk; the whole chunk is verified. True: buf holds the bytes; false: buf is undefined. */
 bool tier_read(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no, uint32_t off_bytes,
 	       uint32_t len_bytes, void *buf);

@@ -28,6 +28,7 @@ struct tier_job {
 	uint32_t item_path_bytes, data_off, dataset;
 	int err, fd;
 	bool is_done, is_abandoned; /* guarded by t->lock */
+	bool is_large;		    /* buf is larger than others */
 	char path[];
 };
 
@@ -39,7 +40,10 @@ void tier_read_wake_locked(struct tier *t)
 
 static void job_free(struct tier_job *j)
 {
-	tier_buf_put(j->t, j->buf);
+	if (j->is_large)
+		free(j->buf);
+	else
+		tier_buf_put(j->t, j->buf);
 	if (j->fd >= 0)
 		(void)j->t->io->close(j->t->io->ctx, j->fd);
 	hfs_cond_finish(&j->done);
@@ -67,6 +71,17 @@ static int pass_open(struct tier *t, struct tier_job *j)
 	return err;
 }
 
+/* What was admitted under a larger chunk size needs more than the usual. */
+static bool buf_for(struct tier *t, struct tier_job *j, const struct tier_obj *o)
+{
+	uint64_t need = o->is_pack ? tier_item_data_off(j->item_path_bytes) + j->name.id.size_bytes
+				   : ((const struct tier_big *)o)->chunk_bytes;
+
+	j->is_large = need > t->buf_bytes;
+	j->buf = j->is_large ? malloc(sizeof(*j->buf) + need) : tier_buf_get(t);
+	return j->buf != NULL;
+}
+
 static int perform(struct tier *t, struct tier_job *j, bool *ret_is_all_bad)
 {
 	struct tier_obj *o = j->op.obj;
@@ -81,8 +96,7 @@ static int perform(struct tier *t, struct tier_job *j, bool *ret_is_all_bad)
 		*ret_is_all_bad = err == -EBADMSG;
 		return err;
 	}
-	j->buf = tier_buf_get(t);
-	if (j->buf == NULL)
+	if (!buf_for(t, j, o))
 		return -ENOMEM;
 	if (o->is_pack)
 		return tier_pack_read(t, tier_pack_of(o), (uint32_t)j->op.where, j->name.key, &j->name.id, j->item_path_bytes,
@@ -396,6 +410,31 @@ bool tier_lookup(struct tier *t, const struct hfs_identity *id, const char *path
 		    (t->state == TIER_ADOPTING && id->size_bytes > t->cfg.chunk_bytes));
 	hfs_mutex_unlock(&t->lock);
 	return is_there;
+}
+
+uint64_t tier_map(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t *bits, size_t n_words)
+{
+	struct tier_name name = tier_name_of(t, id, path);
+	const struct tier_leaf *l;
+	struct tier_entry *e;
+	uint64_t n = 0;
+
+	memset(bits, 0, n_words * sizeof(*bits));
+	hfs_mutex_lock(&t->lock);
+	e = t->state == TIER_OFF ? NULL : tier_entry_find(t, name.key);
+	if (e != NULL && !hfs_identity_equal(&e->id, &name.id))
+		e = NULL;
+	if (e != NULL && e->is_big && e->big->chunk_bytes == t->cfg.chunk_bytes) {
+		for (uint64_t w = 0; w < n_words && w / (TIER_LEAF_CHUNKS / 64) < e->big->n_leaves; w++) {
+			l = e->big->leaves[w / (TIER_LEAF_CHUNKS / 64)];
+			bits[w] = l != NULL ? l->present[w % (TIER_LEAF_CHUNKS / 64)] : 0;
+			n += (uint64_t)__builtin_popcountll(bits[w]);
+		}
+	} else if (e != NULL && !e->is_big && n_words > 0 && e->id.size_bytes <= t->cfg.chunk_bytes) {
+		bits[0] = n = 1;
+	}
+	hfs_mutex_unlock(&t->lock);
+	return n;
 }
 
 bool tier_read(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no, uint32_t off_bytes,

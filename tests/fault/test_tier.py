@@ -159,6 +159,22 @@ def test_two_datasets(cache):
         assert tool(cache, "read", files=10, bytes=100000, dataset=name)["hits"] == "20"
 
 
+def test_another_chunk_size(cache):
+    """Files that were kept under another chunk size are misses, or still good; a scrub can read them all."""
+    tool(cache, "fill", files=5, bytes=3000000, chunk=MIB, size=100 * MIB)
+    tool(cache, "fill", files=5, bytes=900000, chunk=MIB, size=100 * MIB, **{"from": 100})
+    tool(cache, "fill", files=5, bytes=20000, chunk=MIB, size=100 * MIB, **{"from": 200})
+    out = tool(cache, "scrub", chunk=64 * KIB, size=100 * MIB)
+    assert out["scrubbed"] == "25" and out["bad"] == "0"
+    for start, size, hits in ((0, 3000000, 0), (100, 900000, 0), (200, 20000, 5)):
+        out = tool(cache, "read", files=5, bytes=size, chunk=64 * KIB, size=100 * MIB, **{"from": start})
+        assert int(out["hits"]) == hits and out["bad"] == "0"
+    tool(cache, "fill", files=5, bytes=900000, chunk=64 * KIB, size=100 * MIB, **{"from": 100})
+    out = tool(cache, "read", files=5, bytes=900000, chunk=64 * KIB, size=100 * MIB, **{"from": 100})
+    assert out["hits"] == out["chunks"]
+    assert int(out["bytes"]) == du(cache)
+
+
 def test_many_small_files_start_at_once(cache):
     """A start costs the same however much is cached; 200,000 files are known a moment later."""
     files = 20000 if os.environ.get("HINTFS_SAN") else 200000

@@ -137,8 +137,17 @@ static void drops(void)
 	rig_put(&r, &BIG);
 	rig_put(&r, &SMALL);
 	full = disk_used(d);
+	uint64_t bits[2];
+	struct hfs_identity id = rig_identity(&BIG), small_id = rig_identity(&SMALL);
+	char path[64], small_path[64];
+
+	rig_path(&BIG, path);
+	rig_path(&SMALL, small_path);
 	rig_drop(&r, &BIG, 3);
 	rig_drop(&r, &BIG, 3);
+	rig_check(tier_map(r.t, &id, path, bits, 2) == 10 && bits[0] == (0x7ff & ~(1 << 3)) && bits[1] == 0, "the map of a big file");
+	rig_check(tier_map(r.t, &small_id, small_path, bits, 2) == 1 && bits[0] == 1, "the map of a small file");
+	rig_check(tier_map(r.t, &id, small_path, bits, 2) == 0 && bits[0] == 0, "the map of nothing");
 	rig_check(!rig_get(&r, &BIG, 3) && rig_get_all(&r, &BIG) == 10, "one chunk is gone at once, the others stay");
 	rig_idle(&r, false);
 	rig_check(disk_used(d) == full - RIG_CHUNK, "its space is given back");

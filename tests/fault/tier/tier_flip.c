@@ -175,6 +175,98 @@ static void remove_one(struct world *w)
 		(void)disk_remove(w->d, ending, 0);
 }
 
+/* ---- by somebody who knows the salt: the checks are true, the values are not ---- */
+
+static uint64_t wild(struct world *w, uint64_t now)
+{
+	switch (dice(w, 8)) {
+	case 0: return 0;
+	case 1: return UINT32_MAX;
+	case 2: return UINT64_MAX;
+	case 3: return now + 1;
+	case 4: return now - 1;
+	case 5: return UINT64_C(1) << dice(w, 64);
+	case 6: return rig_next(&w->rng);
+	default: return now;
+	}
+}
+
+static bool get_salt(struct world *w, uint64_t *ret_salt)
+{
+	struct disk_file top = file(w, "tier", 0);
+
+	return tier_top_decode(top.data, top.size, ret_salt);
+}
+
+static void forge_head(struct world *w)
+{
+	struct disk_file f = file(w, ".i", (uint32_t)dice(w, FILES / 2));
+	struct tier_raw_head raw;
+	struct tier_head h;
+	uint64_t salt;
+
+	if (!get_salt(w, &salt) || f.size < sizeof(raw) || !tier_head_decode(f.data, sizeof(raw), salt, &h))
+		return;
+	h.chunk_bytes = (uint32_t)wild(w, h.chunk_bytes);
+	h.id.size_bytes = wild(w, h.id.size_bytes);
+	h.generation = (uint32_t)wild(w, h.generation);
+	h.dataset = wild(w, h.dataset);
+	tier_head_encode(&raw, salt, &h);
+	memcpy(f.data, &raw, sizeof(raw));
+	for (uint64_t i = 0; sizeof(raw) + (i + 1) * 32 <= f.size; i++)
+		tier_record_encode((struct tier_raw_record *)(f.data + sizeof(raw) + i * 32), salt, h.file_id,
+				   &(struct tier_record){.generation = h.generation,
+							 .len_bytes = (uint32_t)wild(w, RIG_CHUNK),
+							 .chunk_no = (uint32_t)wild(w, i),
+							 .data_check = rig_next(&w->rng)});
+}
+
+static void forge_item(struct world *w)
+{
+	struct disk_file f = file(w, ".p", 0);
+	char path[TIER_HEAD_PATH_MAX] = "forged";
+	struct tier_item it = {.is_live = dice(w, 4) > 0,
+			       .off_bytes = 64,
+			       .data_bytes = (uint32_t)wild(w, 5000),
+			       .path_bytes = (uint32_t)(1 + dice(w, 300)),
+			       .key = {rig_next(&w->rng), 1},
+			       .id = {.ino = 1, .size_bytes = 5000},
+			       .path = path};
+	uint64_t salt, pack_no;
+
+	if (!get_salt(w, &salt) || f.size < 8192 || !tier_pack_decode(f.data, 64, salt, &pack_no))
+		return;
+	it.id.size_bytes = dice(w, 2) == 0 ? it.data_bytes : wild(w, it.data_bytes);
+	if (dice(w, 2) == 0)
+		it.off_bytes = (uint32_t)wild(w, 64);
+	tier_item_encode(f.data + 64, salt, pack_no, &it);
+}
+
+static void forge_table(struct world *w)
+{
+	struct disk_file f = file(w, ".p", 0);
+	struct tier_item it = {.is_live = true};
+	uint64_t salt, pack_no;
+	uint32_t n, off;
+
+	if (!get_salt(w, &salt) || f.size < 8192 || !tier_pack_decode(f.data, 64, salt, &pack_no) ||
+	    !tier_trailer_decode(f.data + f.size - 64, salt, pack_no, &n, &off))
+		return;
+	for (uint32_t i = 0; i < n && off + (uint64_t)(i + 1) * sizeof(struct tier_raw_entry) <= f.size - 64; i++) {
+		it.data_bytes = (uint32_t)wild(w, 20000);
+		it.id.size_bytes = dice(w, 4) > 0 ? it.data_bytes : wild(w, it.data_bytes);
+		it.path_bytes = (uint32_t)wild(w, 26);
+		it.off_bytes = (uint32_t)wild(w, 64 * dice(w, 2000));
+		it.key = (struct tier_key){rig_next(&w->rng) % 3, 7};
+		it.dataset = dice(w, 3);
+		if (dice(w, 2) == 0)
+			tier_entry_encode((struct tier_raw_entry *)(f.data + off + i * sizeof(struct tier_raw_entry)), salt, pack_no, &it);
+	}
+	if (dice(w, 2) == 0)
+		tier_trailer_encode((struct tier_raw_trailer *)(f.data + f.size - 64), salt, pack_no, (uint32_t)wild(w, n),
+				    (uint32_t)wild(w, off));
+}
+
 static const struct {
 	const char *name;
 	void (*act)(struct world *w);
@@ -194,7 +286,10 @@ static const struct {
 	    {"extended", extend, false},
 	    {"zeros", zero, false},
 	    {"junk", junk, false},
-	    {"removed", remove_one, false}};
+	    {"removed", remove_one, false},
+	    {"a forged header", forge_head, false},
+	    {"a forged item", forge_item, false},
+	    {"a forged table", forge_table, false}};
 #define N_ACTS (sizeof(ACTS) / sizeof(ACTS[0]))
 
 static uint32_t get_all(struct world *w)
@@ -226,7 +321,7 @@ static void run(struct world *w, size_t act, uint32_t times, bool is_running)
 	rig_open(&w->r);
 	put_all(w);
 	rig_check(get_all(w) == all, "all is there");
-	if (!is_running || act == 5) /* the table comes with the end */
+	if (!is_running || ACTS[act].act == flip_table || ACTS[act].act == forge_table) /* the table comes with the end */
 		rig_close(&w->r);
 	if (w->r.t != NULL)
 		rig_idle(&w->r, true); /* so that nobody but us touches the disk */

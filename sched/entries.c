@@ -219,10 +219,52 @@ static int entries_window(struct sched *s, struct stream *st, bool is_bytes, uin
 	return 0;
 }
 
+/* First visit of the epoch (or pass of a repeat) that holds `visit`. */
+static uint64_t epoch_first(const struct stream *st, uint64_t visit)
+{
+	uint64_t epoch = sch_visit_epoch(st, visit), lo = 0, hi = visit;
+
+	while (lo < hi) {
+		uint64_t mid = lo + (hi - lo) / 2;
+
+		if (sch_visit_epoch(st, mid) < epoch)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/*
+ * Reading is past the batch with this number: of the epoch that the reader is in, which says nothing if it is behind the low mark
+ * (loaders read ahead of the trainer who says so). Where the epoch before ended a moment ago, its last batches are meant.
+ */
+static int entries_done_batch(struct sched *s, uint32_t stream, uint64_t number)
+{
+	struct stream *st = &s->streams[stream];
+	uint64_t visits, low, e0, before, v0, v1, w0, w1;
+
+	sch_positions_settle(s);
+	visits = sch_visits(st);
+	low = st->low_visit;
+	if (visits == 0)
+		return -EINVAL;
+	e0 = epoch_first(st, sch_min64(low, visits - 1));
+	if (!sch_batch_find(st, number, e0, &v0, &v1))
+		return -EINVAL;
+	if (v0 >= low && e0 > 0) {
+		before = epoch_first(st, e0 - 1);
+		if (sch_batch_find(st, number, before, &w0, &w1) && w0 >= before && w1 <= e0 &&
+		    low - w1 < (e0 - before) / 4 && low - w1 < v0 - low)
+			return 0;
+	}
+	sch_progress_done_to(s, stream, v1);
+	return 0;
+}
+
 int sched_stream_mark(struct sched *s, uint32_t stream, enum sched_mark mark, uint64_t value, uint64_t now_ns)
 {
 	struct stream *st;
-	uint64_t v0, v1;
 
 	if (stream >= s->n_streams || !s->streams[stream].is_live)
 		return -EINVAL;
@@ -254,10 +296,7 @@ int sched_stream_mark(struct sched *s, uint32_t stream, enum sched_mark mark, ui
 		sch_progress_done_to(s, stream, value + 1);
 		return 0;
 	case SCHED_MARK_DONE_BATCH:
-		if (!sch_batch_find(st, value, st->low_visit, &v0, &v1))
-			return -EINVAL;
-		sch_progress_done_to(s, stream, v1);
-		return 0;
+		return entries_done_batch(s, stream, value);
 	}
 	return -EINVAL;
 }

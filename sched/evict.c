@@ -91,10 +91,34 @@ static uint32_t victim_guess(const struct sched *s)
 	return SCH_NONE;
 }
 
+/* Lists that nobody has used, while pages are read that none of them explains. */
+static bool order_is_doubted(const struct sched *s)
+{
+	bool is_strange = false;
+
+	for (uint32_t i = 0; i < s->n_streams; i++) {
+		const struct stream *st = &s->streams[i];
+
+		if (!st->is_live || !st->is_speculating || st->low_visit >= sch_visits(st))
+			continue;
+		if (st->n_matched > 0)
+			return false;
+		is_strange = is_strange || st->n_unmatched > 0;
+	}
+	return is_strange;
+}
+
 static uint32_t victim_pick(const struct sched *s, enum evict_for who, uint32_t position)
 {
 	uint32_t fr = s->lists[L_STALE].head;
 
+	/* Half of the slots are theirs who read, until it is clear whether the list means them (law 9). */
+	if (fr == SCH_NONE && s->lists[L_USED].count + s->lists[L_RECENT].count < s->slots / 2 && order_is_doubted(s)) {
+		if (who == EVICT_FOR_ORDER)
+			return SCH_NONE;
+		if (who == EVICT_FOR_DEMAND)
+			fr = victim_order(s, SCH_NONE);
+	}
 	if (fr == SCH_NONE)
 		fr = victim_used(s);
 	if (fr != SCH_NONE)

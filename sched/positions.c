@@ -123,6 +123,8 @@ static int position_append(struct sched *s, uint32_t stream, uint64_t visit, con
 	q->b0[p] = (uint8_t)(from / s->block_bytes);
 	q->b1[p] = (uint8_t)((to - 1) / s->block_bytes);
 	position_link(s, p);
+	if (st->win_limit == SCH_NONE && (st->window_bytes || st->window_batches))
+		st->is_win_stale = true; /* the list was too short for the window to end in it: maybe it does now */
 	return 0;
 }
 

@@ -25,7 +25,9 @@
 #define TRUST_LOW 0.8
 #define TRUST_HIGH 0.95
 #define JUMP_COST 0.05 /* of trust: an order whose readers leap about is not one */
-#define STRANGE_PAGES 16u /* pages read that no list explains before a list nobody has used is doubted */
+#define TRUST_SHARE_UNUSED (1.0 / 32)
+/* Pages read that no list explains before a list nobody has used is doubted: at most so many, and a quarter of the slots. */
+#define STRANGE_PAGES 16u
 #define TAU_FIRST 4u /* positions for a first idea */
 #define TAU_SAMPLE 64u
 #define TAU_SAMPLE_MAX 4096u
@@ -156,7 +158,11 @@ static void stream_raise_high(struct sched *s, uint32_t stream, uint32_t p)
 
 static void stream_trust(struct sched *s, struct stream *st, bool is_hit)
 {
-	st->confidence += ((is_hit ? 1.0 : 0.0) - st->confidence) * (st->is_speculating ? TRUST_SHARE : TRUST_SHARE_BACK);
+	double share = st->is_speculating ? TRUST_SHARE : TRUST_SHARE_BACK;
+
+	if (st->n_matched == 0) /* soon in doubt, and back with its first read */
+		share = TRUST_SHARE_UNUSED;
+	st->confidence += ((is_hit ? 1.0 : 0.0) - st->confidence) * share;
 	if (is_hit && st->n_matched++ == 0)
 		st->confidence = 1; /* what was read before it began says nothing */
 	else if (!is_hit)
@@ -185,6 +191,7 @@ static bool page_is_counted(struct sched *s, uint32_t file, uint64_t chunk_no)
 void sch_progress_unmatched(struct sched *s, uint32_t file, uint64_t chunk_no, uint64_t reader)
 {
 	bool is_known = false;
+	uint32_t strange = sch_min32(sch_max32(s->slots / 4, 2), STRANGE_PAGES);
 
 	if (page_is_counted(s, file, chunk_no))
 		return;
@@ -198,7 +205,7 @@ void sch_progress_unmatched(struct sched *s, uint32_t file, uint64_t chunk_no, u
 			continue;
 		if (is_known ? !stream_has_reader(st, reader) : st->n_matched > 0)
 			continue; /* somebody else's reader */
-		if (st->n_matched == 0 && ++st->n_unmatched < STRANGE_PAGES)
+		if (st->n_matched == 0 && ++st->n_unmatched < strange)
 			continue;
 		stream_trust(s, st, false);
 	}
@@ -348,6 +355,17 @@ static void visit_touch(struct sched *s, uint32_t p, uint32_t b1, uint64_t reade
 		sch_progress_low(s, stream);
 }
 
+/* The reads that led to a jump were of visits from here on: those are done. */
+static void jump_done(struct sched *s, uint32_t stream, uint32_t from, uint32_t to)
+{
+	for (uint32_t p = from; p < to; p++) {
+		uint32_t fr = s->pages[s->pos.page[p]].frame;
+
+		if (s->pos.stream[p] == stream && fr != SCH_NONE && s->frames[fr].read_hi > s->pos.b1[p])
+			sch_position_done(s, p);
+	}
+}
+
 /* A read far ahead: is it the eighth in that place? Then the readers have moved on. */
 static bool visit_jump(struct sched *s, uint32_t p)
 {
@@ -364,6 +382,7 @@ static bool visit_jump(struct sched *s, uint32_t p)
 		if (s->pos.stream[i] == stream)
 			stream_skip(s, st, i);
 	st->low = sch_max32(st->low, st->cand);
+	jump_done(s, stream, st->low, p);
 	stream_raise_high(s, stream, p);
 	st->gap = 0;
 	st->cand = SCH_NONE;

@@ -91,6 +91,24 @@ Test(marks, window_in_batches)
 	world_close(&w);
 }
 
+/* The list comes in pieces, as writes arrive: fetching has begun before the window ends in what is known. */
+Test(marks, window_of_a_list_in_pieces)
+{
+	for (int by_batch = 0; by_batch < 2; by_batch++) {
+		setup(64, 40);
+		cr_assert_eq(mark(by_batch ? SCHED_MARK_WINDOW_BATCHES : SCHED_MARK_WINDOW_BYTES, by_batch ? 2 : 5 * MIB), 0);
+		for (uint32_t i = 0; i < 40; i += 4) {
+			cr_assert_eq(mark(SCHED_MARK_BATCH, i / 4), 0);
+			add_all(i, i + 4);
+			world_step(&w);
+		}
+		settle();
+		cr_assert(was_fetched(4, 0));
+		cr_assert_not(was_fetched(by_batch ? 12 : 5, 0), "by %s", by_batch ? "batches" : "bytes");
+		world_close(&w);
+	}
+}
+
 Test(marks, seek)
 {
 	setup(8, 40);
@@ -162,6 +180,31 @@ Test(marks, batches_are_numbered_per_epoch)
 	settle();
 	cr_assert_eq(stats().low, 35);
 	cr_assert_not(was_fetched(34, (uint32_t)n) && !was_fetched(35, 0));
+	world_close(&w);
+}
+
+/* A trainer reports batches that its loader has read long ago: of this epoch, or the last ones of the epoch before. */
+Test(marks, done_batch_that_is_behind_the_readers)
+{
+	setup(8, 40);
+	for (uint32_t e = 0; e < 2; e++) {
+		cr_assert_eq(mark(SCHED_MARK_EPOCH, e), 0);
+		for (uint32_t i = 0; i < 20; i++) {
+			if (i % 2 == 0)
+				cr_assert_eq(mark(SCHED_MARK_BATCH_NEXT, 0), 0);
+			add(e * 20 + i);
+		}
+	}
+	for (uint32_t i = 0; i < 8; i++)
+		cr_assert(world_read(&w, f, i * MIB, MIB, 1));
+	cr_assert_eq(mark(SCHED_MARK_DONE_BATCH, 1), 0);
+	cr_assert_eq(stats().low, 8, "batch 1 of this epoch, not of the next");
+	for (uint32_t i = 8; i < 22; i++)
+		cr_assert(world_read(&w, f, i * MIB, MIB, 1));
+	cr_assert_eq(mark(SCHED_MARK_DONE_BATCH, 9), 0);
+	cr_assert_eq(stats().low, 22, "the last batch of the epoch before");
+	cr_assert_eq(mark(SCHED_MARK_DONE_BATCH, 3), 0);
+	cr_assert_eq(stats().low, 28);
 	world_close(&w);
 }
 

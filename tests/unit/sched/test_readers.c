@@ -411,6 +411,44 @@ Test(wrong, an_order_that_names_other_files)
 	cr_assert_leq(wrong.bytes, without.bytes + 64 * MIB, "one window");
 }
 
+/* Few slots, and a list that fills them with what nobody reads: files of one page, read at random. */
+static uint64_t run_small_files(bool is_wrong)
+{
+	struct sched_config cfg = config(32, 0);
+	uint32_t st, f[64];
+	uint64_t n;
+	struct world w;
+
+	rng = 88172645463325252ULL;
+	world_open(&w, &cfg);
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	for (int i = 0; i < 64; i++)
+		f[i] = world_file(&w, MIB, true);
+	for (int i = 0; is_wrong && i < 32; i++) {
+		struct sched_entry e = {f[i], 0, 0};
+
+		cr_assert_eq(sched_stream_append(w.s, st, &e, 1), 1);
+	}
+	if (is_wrong)
+		cr_assert_eq(sched_stream_mark(w.s, st, SCHED_MARK_REPEAT, 50, w.now_ns), 0);
+	world_run(&w, w.now_ns + 100000000);
+	for (int i = 0; i < 300; i++) {
+		cr_assert(world_read(&w, f[32 + rnd(32)], 0, MIB, 100 + i));
+		world_run(&w, w.now_ns + 20000000);
+	}
+	n = w.n_fetched;
+	world_close(&w);
+	return n;
+}
+
+Test(wrong, a_repeated_list_in_few_slots)
+{
+	uint64_t without = run_small_files(false), wrong = run_small_files(true);
+
+	cr_assert_eq(without, 32);
+	cr_assert_leq(wrong, 2 * without, "%lu fetches, %lu without", (unsigned long)wrong, (unsigned long)without);
+}
+
 Test(wrong, a_reader_that_stops)
 {
 	struct sched_config cfg = config(64, 0);

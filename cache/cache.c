@@ -85,7 +85,8 @@ void batch_deliver(struct cache *c, struct batch *b)
 {
 	struct origin_fd *dead;
 
-	if (b->ready == NULL && b->ended == NULL && b->changed == NULL && b->n_starved == 0 && b->to_close == NULL)
+	if (b->ready == NULL && b->ended == NULL && b->changed == NULL && b->n_starved == 0 && b->to_close == NULL &&
+	    b->lost_file == NULL)
 		return;
 	if (is_abandoned(c))
 		return;		  /* nobody is left to hear it; the process ends */
@@ -96,6 +97,11 @@ void batch_deliver(struct cache *c, struct batch *b)
 	}
 	read_answer(c, b->ready);
 	tell_ended(c, b->ended);
+	if (b->lost_file != NULL) {
+		if (c->cfg.cb.lost != NULL)
+			c->cfg.cb.lost(c->cfg.cb.ctx, b->lost_file, b->lost.off_bytes, b->lost.len_bytes, b->is_overdue);
+		cache_file_put(c, b->lost_file);
+	}
 	if (b->n_starved != 0 && c->cfg.cb.starved != NULL)
 		c->cfg.cb.starved(c->cfg.cb.ctx, b->n_starved);
 	fd_close_list(c, b->to_close);
@@ -149,6 +155,9 @@ static uint64_t tick(void *ctx, uint64_t now_ns)
 	if (timeout_ns != 0 && now_ns > timeout_ns && c->parked != NULL)
 		read_fail_all_locked(c, now_ns - timeout_ns, -EIO, &b);
 	b.n_starved = starving_locked(c, now_ns);
+	if (!c->is_stopping)
+		read_overdue_locked(c, now_ns);
+	next_ns = hfs_min_u64(next_ns, c->overdue_ns);
 	if (c->n_tokens_owed != 0 || c->slot_wait.n != 0 || (timeout_ns != 0 && c->parked != NULL))
 		next_ns = hfs_min_u64(next_ns, now_ns + 50 * HFS_NS_PER_MS);
 	has_dead = c->graveyard != NULL;
@@ -202,6 +211,8 @@ static int tables_create(struct cache *c)
 	c->filling_max = pool_slots_total(c->pool);
 	if (c->filling_max > 1)
 		c->filling_max -= (uint32_t)hfs_div_up(c->filling_max, 4);
+	c->visits_max = c->cfg.threads_working_max - c->cfg.threads_working_max / 4;
+	c->bounce_max_bytes = hfs_max_u64(READ_BYTES_MAX, c->cfg.memory_bytes / 4);
 	HFS_TRY(files_init(c));
 	return workq_create(&workq, &c->workq);
 }
@@ -283,7 +294,7 @@ static void drop_chunks(struct cache *c)
 	for (uint64_t i = 0; i <= c->chunk_mask; i++) {
 		while ((ch = c->chunk_table[i]) != NULL) {
 			assert(ch->fetches == NULL && ch->waits == NULL);
-			ch->is_draining = false;
+			ch->is_draining = ch->is_lost = false;
 			ch->valid = (struct bits){{0}};
 			ch->n_holds = 0;
 			chunk_settle_locked(c, ch);

@@ -12,7 +12,10 @@
  *   5. Budgets are global and hard: slots, bytes in flight, descriptors.
  *   6. A hung origin file starves nobody: an origin call that is late (> 200 ms) counts no longer against the number of
  *      working threads (a new one is started, up to threads_max); while any call is late, a fetch first asks for the file's
- *      identity *without holding a slot*, and takes its slot only when that came back.
+ *      identity *without holding a slot*, and takes its slot only when that came back. One file never has more than three
+ *      quarters of the threads at work, nor of the slots in flight.
+ *   7. A parked read always has somebody who owes it what it lacks: an order under way, or the caller, who was told (by
+ *      cache_read_submit() or cb.lost). A caller that forgets is told again after a second.
  *
  * Callbacks run on origin threads or on the caller's thread, always with no lock of the cache held.
  */
@@ -52,6 +55,11 @@ struct cache_callbacks {
 	/* n more fetches have data to read and find no free slot: that many pages must be evicted. Calls add up. Told again
 	 * after 100 ms without any progress. Any thread, no lock held. */
 	void (*starved)(void *ctx, uint32_t n);
+	/* A parked read needs these bytes, and no order brings them any more: its data were evicted, an order was
+	 * cancelled, or the file dropped. The callee sees to it that a cache_fetch() follows, as after cache_read_submit().
+	 * is_overdue: it was told before, at least a second ago, and nothing was ordered. From an origin thread, no lock
+	 * held. */
+	void (*lost)(void *ctx, struct cache_file *f, uint64_t off_bytes, uint64_t len_bytes, bool is_overdue);
 	/* More slots are touched and usable: total usable now. From the pre-fault thread. */
 	void (*slots_ready)(void *ctx, uint32_t slots);
 };
@@ -114,9 +122,11 @@ struct cache_range {
 /*
  * Serve from slots, or park. Returns 1: done was called (inside). 0: parked; *ret_missing is the smallest range that covers all
  * its blocks which are neither valid nor in flight (len 0: everything is on its way); the caller then sees to it that a
- * cache_fetch() of it follows. <0: not taken, done is not called (-ESHUTDOWN).
+ * cache_fetch() of it follows (should none bring it after all, cb.lost says so). <0: not taken, done is not called (-ESHUTDOWN).
  * A parked read whose file has a fetch failing on any needed block is answered with that errno.
- * A read never keeps a slot pinned while it waits for another one, so few slots can't deadlock.
+ * A read never keeps a slot pinned while it waits for another one, so few slots can't deadlock. When a chunk must go from
+ * under it, the bytes are copied aside: for all reads together at most a quarter of memory_bytes (or 16 MiB if that is
+ * more); beyond that they are fetched anew.
  */
 int cache_read_submit(struct cache *c, struct cache_read *r, struct cache_range *ret_missing);
 /* True: r was parked and is withdrawn (done will not be called). False: done was or is being called. */
@@ -139,8 +149,11 @@ void cache_evict(struct cache *c, struct cache_file *f, uint64_t chunk_no);
 /* No fetch of these blocks will come (cache_fetch() refused): reads that wait for the chunk get err, but those waiting for blocks in
  * flight only. */
 void cache_file_fail(struct cache *c, struct cache_file *f, uint64_t chunk_no, int err);
-/* As cache_evict() for every chunk of the file. */
+/* As cache_evict() for every chunk of the file; what its parked reads were told they lack is told again, by cb.lost. */
 void cache_file_drop(struct cache *c, struct cache_file *f);
+/* Last resort of a caller who knows of nothing to evict although slots are wanted: some chunk that nothing is under way
+ * for, best one that nobody waits for, is evicted. False: there is none. ret_f: a new reference. */
+bool cache_shed(struct cache *c, struct cache_file **ret_f, uint64_t *ret_chunk_no);
 /* Look a path up with a fresh open and, if it fits one chunk, fetch it whole in the same visit. Answer: cb.resolved. */
 int cache_resolve(struct cache *c, const char *path, uint64_t cookie, uint64_t deadline_ns);
 
@@ -151,6 +164,8 @@ struct cache_stats {
 	uint64_t inflight_bytes, origin_bytes, origin_reads, origin_errors, short_reads, retries, stale;
 	uint64_t hit_bytes, miss_reads; /* miss: reads that had to wait */
 	uint64_t parked_reads;		/* waiting now */
+	uint64_t lost, overdue;		/* calls of cb.lost; overdue ones among them */
+	uint64_t bounce_bytes;		/* copied aside now */
 	uint64_t oldest_fetch_ns; /* age of the oldest origin call under way, 0: none */
 	uint32_t threads, threads_busy, fds;
 	uint64_t files;

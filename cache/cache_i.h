@@ -3,7 +3,7 @@
  * cache/cache_i.h - what the files of cache/ share: the tables, and who may touch them.
  *
  *   file.c   generations by identity; descriptors (one LRU, law 6)
- *   chunk.c  (file, chunk_no) -> slot, valid and running blocks, fetches and reads that hang on it
+ *   chunk.c  (file, chunk_no) -> slot, valid and running blocks, fetches and reads that hang on it; what is lost
  *   read.c   serving, parking, answering reads
  *   fetch.c  orders: the queue, joining, cancelling
  *   visit.c  what an origin thread does with one order
@@ -29,6 +29,9 @@
  * 3. A chunk is in the table while it has a slot, a fetch, a wait or a hold.
  * 4. Bytes of a block are written only while it runs and read only while it is valid; valid never turns off while the
  *    chunk keeps its slot.
+ * 5. Nobody is stranded: each block that a parked read lacks is running, in an order that has not ended, or told to the
+ *    caller, who then owes an order (wait.told); else its chunk is in c->lost and a thread is about to tell. What can break
+ *    this (data dropped, an order that ends in vain, a dropped file) calls chunk_find_lost_locked().
  */
 #ifndef CACHE_CACHE_I_H
 #define CACHE_CACHE_I_H
@@ -73,13 +76,14 @@ struct cache_file {
 	uint32_t n_filling; /* chunks with running blocks: at most c->filling_max */
 	uint32_t n_filling_waits;
 	struct origin_fd *ofd;
+	struct chunk *chunks; /* by file_next */
 	/* guarded by c->files_lock */
 	struct cache_file *hash_next;
 	char *path;
 };
 
 struct chunk {
-	struct chunk *hash_next;
+	struct chunk *hash_next, *file_next, *file_prev;
 	struct cache_file *file; /* counted */
 	uint64_t no;
 	struct slot_no slot;
@@ -87,6 +91,9 @@ struct chunk {
 	bool is_evicting; /* its data goes when nothing runs and its waits have what is valid; off when no order is left */
 	bool is_draining; /* in c->drain */
 	struct chunk *drain_next;
+	bool is_lost;	 /* in c->lost */
+	bool is_overdue; /* what was told is not ordered although a second has passed */
+	struct chunk *lost_next;
 	struct bits valid, running;
 	struct fetch *fetches; /* by chunk_next */
 	struct wait *waits;
@@ -106,6 +113,7 @@ struct wait {
 	struct chunk *chunk; /* while PARKED */
 	struct slot_no slot; /* while COPYING or PINNED */
 	struct bits blocks;
+	struct bits told; /* lacking ones that the caller was told of and has not ordered yet */
 	uint32_t chunk_off, read_off, len;
 	enum wait_state state;
 };
@@ -128,7 +136,7 @@ enum fetch_state {
 	FETCH_JOINED,
 	FETCH_WAIT_FD,
 	FETCH_WAIT_SLOT,
-	FETCH_WAIT_FILE, /* its file has its share of slots in flight already */
+	FETCH_WAIT_FILE, /* its file has its share of slots in flight, or of threads at work, already */
 	FETCH_ENDING,
 };
 
@@ -167,6 +175,9 @@ struct batch {
 	struct cache_file *changed; /* counted */
 	struct origin_fd *to_close; /* by next */
 	uint32_t n_starved;
+	struct cache_file *lost_file; /* counted */
+	struct cache_range lost;
+	bool is_overdue;
 };
 
 struct cache {
@@ -179,7 +190,9 @@ struct cache {
 	struct chunk **chunk_table;
 	uint64_t chunk_mask;
 	uint32_t fds_max;
-	uint32_t filling_max; /* of one file: if it hangs, the others have some slots left */
+	uint32_t filling_max; /* of one file: if it hangs, the others have some slots left ... */
+	uint32_t visits_max;  /* ... and some threads */
+	uint64_t bounce_max_bytes;
 
 	struct hfs_mutex lock;
 	struct hfs_cond backoff; /* a visit sleeps before it tries again; shutdown wakes it */
@@ -188,13 +201,14 @@ struct cache {
 	struct fetch_list demand, prefetch, ending, fd_wait, slot_wait, file_wait;
 	uint32_t n_slot_woken, n_tokens_owed;
 	uint64_t starved_ns; /* something last happened to slot_wait */
-	struct chunk *drain;
+	struct chunk *drain, *lost;
+	uint64_t shed_at;    /* where the next search for something to shed begins */
+	uint64_t overdue_ns; /* when to look for overdue orders next */
 	struct parked *parked;
 	struct origin_fd *fd_oldest, *fd_newest;
 	struct origin_fd *graveyard; /* to be closed by a thread that may wait */
 	uint32_t n_fds;		     /* open, opening or to be closed */
 	struct cache_stats stats;
-	uint64_t bounce_bytes;
 
 	struct hfs_mutex files_lock;
 	/* guarded by files_lock */
@@ -237,6 +251,10 @@ uint32_t chunk_len(const struct cache *c, const struct cache_file *f, uint64_t n
 struct bits chunk_blocks(const struct cache *c, uint32_t off_bytes, uint32_t len_bytes);
 /* Blocks some fetch is to bring, running or not. */
 struct bits chunk_wanted_locked(struct cache *c, const struct chunk *ch) HFS_REQUIRES(c->lock);
+/* Does a read wait here for blocks that nobody brings or owes? Then a thread is to tell. */
+void chunk_find_lost_locked(struct cache *c, struct chunk *ch) HFS_REQUIRES(c->lock);
+/* What they are, if it is so still, into the batch; now the caller owes them. */
+void chunk_tell_lost_locked(struct cache *c, struct chunk *ch, struct batch *b) HFS_REQUIRES(c->lock);
 
 /* ---- read.c ---- */
 /* Reads that have all they need go to b->ready. */
@@ -246,8 +264,10 @@ void read_fail_locked(struct cache *c, struct chunk *ch, const struct bits *fail
 	HFS_REQUIRES(c->lock);
 /* All parked reads; since <= before_ns only. */
 void read_fail_all_locked(struct cache *c, uint64_t before_ns, int err, struct batch *b) HFS_REQUIRES(c->lock);
-/* Does a read wait here for bytes that are valid now (because it lacks others)? */
-bool read_has_partial_locked(const struct chunk *ch);
+/* Reads that were told of what they lack some time ago, and nothing was ordered: told anew, as overdue. */
+void read_overdue_locked(struct cache *c, uint64_t now_ns) HFS_REQUIRES(c->lock);
+/* Does a read wait here for bytes that are valid now (because it lacks others), and is there room to copy them? */
+bool read_has_partial_locked(const struct cache *c, const struct chunk *ch) HFS_REQUIRES(c->lock);
 /* Copy those bytes away so that the chunk can go. Leaves the lock and takes it again. */
 void read_drain_locked(struct cache *c, struct chunk *ch, struct batch *b) HFS_REQUIRES(c->lock);
 void read_answer(struct cache *c, struct parked *list) HFS_EXCLUDES(c->lock);

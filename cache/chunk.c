@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cache/chunk.c - the table of chunks that have a slot, a fetch or a waiting read. Invariants in cache_i.h.
+ *
+ * A block that is waited for, and who owes it (invariant 5 of cache_i.h):
+ *
+ *   submit --> TOLD --cache_fetch()--> WANTED --published--> VALID --all others too--> answered
+ *               ^  | overdue, or         | ended in vain       | evicted: no room to copy it aside, or
+ *       cb.lost |  | file dropped        v                     v only some of the wait's blocks were there
+ *               +--+<----------------- LOST (the chunk is in c->lost)
  */
 #include "cache/cache_i.h"
 
@@ -43,6 +50,10 @@ struct chunk *chunk_get_locked(struct cache *c, struct cache_file *f, uint64_t n
 	bucket = chunk_bucket(c, f, no);
 	ch->hash_next = *bucket;
 	*bucket = ch;
+	ch->file_next = f->chunks;
+	if (f->chunks != NULL)
+		f->chunks->file_prev = ch;
+	f->chunks = ch;
 	return ch;
 }
 
@@ -53,15 +64,81 @@ static void chunk_free_locked(struct cache *c, struct chunk *ch) HFS_REQUIRES(c-
 	while (*at != ch)
 		at = &(*at)->hash_next;
 	*at = ch->hash_next;
+	if (ch->file_next != NULL)
+		ch->file_next->file_prev = ch->file_prev;
+	if (ch->file_prev != NULL)
+		ch->file_prev->file_next = ch->file_next;
+	else
+		ch->file->chunks = ch->file_next;
 	file_put_locked(c, ch->file);
 	free(ch);
 }
+
+/* ---- who waits for what nobody brings ---- */
+
+/* Blocks of the wait that are neither there nor owed. */
+static struct bits wait_lost(const struct chunk *ch, const struct wait *w, const struct bits *wanted)
+{
+	struct bits lost = w->blocks;
+
+	bits_remove(&lost, &ch->valid);
+	bits_remove(&lost, wanted);
+	bits_remove(&lost, &w->told);
+	return lost;
+}
+
+void chunk_find_lost_locked(struct cache *c, struct chunk *ch)
+{
+	struct bits wanted, lost;
+
+	if (ch->waits == NULL || ch->is_lost || c->is_stopping)
+		return;
+	wanted = chunk_wanted_locked(c, ch);
+	for (const struct wait *w = ch->waits; w != NULL; w = w->next) {
+		lost = wait_lost(ch, w, &wanted);
+		if (bits_is_empty(&lost))
+			continue;
+		ch->is_lost = true;
+		ch->lost_next = c->lost;
+		c->lost = ch;
+		fetch_token_locked(c);
+		return;
+	}
+}
+
+/* The whole wait, not just what it lacks: all of it is then ordered at one time, and none of it evicted for the rest. */
+void chunk_tell_lost_locked(struct cache *c, struct chunk *ch, struct batch *b)
+{
+	struct bits wanted = chunk_wanted_locked(c, ch), lost;
+	uint64_t from = UINT64_MAX, to = 0;
+
+	for (struct wait *w = ch->waits; w != NULL; w = w->next) {
+		lost = wait_lost(ch, w, &wanted);
+		if (bits_is_empty(&lost))
+			continue;
+		bits_add(&w->told, &lost);
+		from = hfs_min_u64(from, w->chunk_off);
+		to = hfs_max_u64(to, (uint64_t)w->chunk_off + w->len);
+	}
+	b->is_overdue = ch->is_overdue;
+	ch->is_overdue = false;
+	if (to == 0)
+		return;
+	c->stats.lost++;
+	c->stats.overdue += b->is_overdue;
+	cache_file_ref(ch->file);
+	b->lost_file = ch->file;
+	b->lost = (struct cache_range){.off_bytes = (ch->no << c->chunk_shift) + from, .len_bytes = to - from};
+}
+
+/* ---- leaving ---- */
 
 static void chunk_drop_data_locked(struct cache *c, struct chunk *ch) HFS_REQUIRES(c->lock)
 {
 	pool_release(c->pool, ch->slot);
 	ch->slot = SLOT_NONE;
 	ch->valid = (struct bits){{0}};
+	chunk_find_lost_locked(c, ch);
 	fetch_wake_slots_locked(c);
 }
 
@@ -81,14 +158,15 @@ void chunk_settle_locked(struct cache *c, struct chunk *ch)
 	if (!slot_is_none(ch->slot) && bits_is_empty(&ch->running)) {
 		if (bits_is_empty(&ch->valid))
 			chunk_drop_data_locked(c, ch);
-		else if (ch->is_evicting && read_has_partial_locked(ch))
+		else if (ch->is_evicting && read_has_partial_locked(c, ch))
 			chunk_drain_locked(c, ch);
 		else if (ch->is_evicting)
 			chunk_drop_data_locked(c, ch);
 	}
 	if (ch->fetches == NULL && slot_is_none(ch->slot))
 		ch->is_evicting = false;
-	if (slot_is_none(ch->slot) && ch->fetches == NULL && ch->waits == NULL && ch->n_holds == 0 && !ch->is_draining)
+	if (slot_is_none(ch->slot) && ch->fetches == NULL && ch->waits == NULL && ch->n_holds == 0 &&
+	    !ch->is_draining && !ch->is_lost)
 		chunk_free_locked(c, ch);
 }
 
@@ -136,19 +214,65 @@ struct bits chunk_wanted_locked(struct cache *c, const struct chunk *ch)
 void cache_file_drop(struct cache *c, struct cache_file *f)
 {
 	hfs_mutex_lock(&c->lock);
-	for (uint64_t i = 0; i <= c->chunk_mask; i++) {
-		for (struct chunk *ch = c->chunk_table[i], *next; ch != NULL; ch = next) {
-			next = ch->hash_next;
-			if (ch->file != f || (slot_is_none(ch->slot) && ch->fetches == NULL))
-				continue;
-			ch->is_evicting = true;
-			chunk_settle_locked(c, ch);
-		}
+	for (struct chunk *ch = f->chunks, *next; ch != NULL; ch = next) {
+		next = ch->file_next;
+		for (struct wait *w = ch->waits; w != NULL; w = w->next)
+			w->told = (struct bits){{0}}; /* who owes it may have forgotten the file */
+		chunk_find_lost_locked(c, ch);
+		if (slot_is_none(ch->slot) && ch->fetches == NULL)
+			continue;
+		ch->is_evicting = true;
+		chunk_settle_locked(c, ch);
 	}
 	bool has_dead = c->graveyard != NULL;
 	hfs_mutex_unlock(&c->lock);
 	if (has_dead)
 		fd_bury(c);
+}
+
+static bool is_idle(const struct chunk *ch, bool may_be_waited_for)
+{
+	return !slot_is_none(ch->slot) && bits_is_empty(&ch->running) && ch->fetches == NULL && !ch->is_evicting &&
+	       (may_be_waited_for || ch->waits == NULL);
+}
+
+static struct chunk *find_idle_locked(struct cache *c, bool may_be_waited_for) HFS_REQUIRES(c->lock)
+{
+	for (uint64_t i = 0; i <= c->chunk_mask; i++) {
+		uint64_t at = (c->shed_at + i) & c->chunk_mask;
+
+		for (struct chunk *ch = c->chunk_table[at]; ch != NULL; ch = ch->hash_next) {
+			if (is_idle(ch, may_be_waited_for)) {
+				c->shed_at = at;
+				return ch;
+			}
+		}
+	}
+	return NULL;
+}
+
+bool cache_shed(struct cache *c, struct cache_file **ret_f, uint64_t *ret_chunk_no)
+{
+	struct chunk *ch;
+	bool has_dead, is_found;
+
+	hfs_mutex_lock(&c->lock);
+	ch = find_idle_locked(c, false);
+	if (ch == NULL)
+		ch = find_idle_locked(c, true);
+	is_found = ch != NULL;
+	if (is_found) {
+		cache_file_ref(ch->file);
+		*ret_f = ch->file;
+		*ret_chunk_no = ch->no;
+		ch->is_evicting = true;
+		chunk_settle_locked(c, ch);
+	}
+	has_dead = c->graveyard != NULL;
+	hfs_mutex_unlock(&c->lock);
+	if (has_dead)
+		fd_bury(c);
+	return is_found;
 }
 
 void cache_file_fail(struct cache *c, struct cache_file *f, uint64_t chunk_no, int err)

@@ -3,10 +3,11 @@
  * cache/fetch.c - orders to fetch: the queue, joining, cancelling. States in cache_i.h; what a thread does with one:
  * visit.c.
  *
- * 1. Demand in the order it came, then prefetch by deadline.
+ * 1. Demand in the order it came, then prefetch by deadline. A file that has visits_max threads at work waits (WAIT_FILE)
+ * until one of them is through: each visit's end wakes one.
  * 2. Every accepted order ends exactly once, by a callback from an origin thread (or from cache_shutdown()), never
  * inside the call that made it, so callers may hold their own locks.
- * 3. Each order that becomes QUEUED, ENDING, or a chunk to drain, has one token in the work queue.
+ * 3. Each order that becomes QUEUED or ENDING, and each chunk to drain or lost, has one token in the work queue.
  */
 #include "cache/cache_i.h"
 
@@ -17,9 +18,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define FILE_VISITS_FAIR 16u
-#define PICK_SCAN_MAX 4096u
 
 /* ---- lists ---- */
 
@@ -126,31 +124,38 @@ static void unpark_locked(struct fetch *f)
 	fetch_list_remove(f);
 }
 
-/* First come, first served; but a file that keeps many threads busy, perhaps because it hangs, lets others go first. */
-static struct fetch *pick_locked(struct cache *c) HFS_REQUIRES(c->lock)
+static void slot_unwake_locked(struct cache *c, struct fetch *f) HFS_REQUIRES(c->lock)
 {
-	struct fetch *f = c->demand.first;
+	if (!f->is_slot_woken)
+		return;
+	f->is_slot_woken = false;
+	c->n_slot_woken--;
+}
 
-	if (f == NULL)
-		return c->prefetch.first;
-	for (unsigned n = 0; f != NULL && n < PICK_SCAN_MAX; f = f->next, n++)
-		if (f->file == NULL || f->file->n_visits < FILE_VISITS_FAIR)
-			return f;
-	return c->demand.first;
+/* First come, first served; but a file that has its share of threads, perhaps because it hangs, waits for one of these. */
+static struct fetch *pick_locked(struct cache *c, struct fetch_list *l) HFS_REQUIRES(c->lock)
+{
+	struct fetch *f;
+
+	while ((f = l->first) != NULL && f->file != NULL && f->file->n_visits >= c->visits_max) {
+		fetch_list_remove(f);
+		slot_unwake_locked(c, f);
+		fetch_park_locked(c, f, FETCH_WAIT_FILE);
+	}
+	return f;
 }
 
 struct fetch *fetch_take_locked(struct cache *c)
 {
-	struct fetch *f = pick_locked(c);
+	struct fetch *f = pick_locked(c, &c->demand);
 
+	if (f == NULL)
+		f = pick_locked(c, &c->prefetch);
 	if (f == NULL)
 		return NULL;
 	fetch_list_remove(f);
 	f->state = FETCH_RUNNING;
-	if (f->is_slot_woken) {
-		f->is_slot_woken = false;
-		c->n_slot_woken--;
-	}
+	slot_unwake_locked(c, f);
 	return f;
 }
 
@@ -211,6 +216,8 @@ void fetch_attach_locked(struct chunk *ch, struct fetch *f, uint32_t off_bytes, 
 	f->chunk_next = ch->fetches;
 	ch->fetches = f;
 	ch->is_evicting = false; /* wanted again */
+	for (struct wait *w = ch->waits; w != NULL; w = w->next)
+		bits_remove(&w->told, blocks); /* what was owed is ordered */
 }
 
 static void detach_locked(struct fetch *f)
@@ -227,12 +234,11 @@ static void detach_locked(struct fetch *f)
 void fetch_end_locked(struct cache *c, struct fetch *f, int err, struct batch *b)
 {
 	unpark_locked(f);
-	if (f->is_slot_woken) {
-		f->is_slot_woken = false;
-		c->n_slot_woken--;
-	}
+	slot_unwake_locked(c, f);
 	if (f->chunk != NULL)
 		detach_locked(f);
+	if (f->chunk != NULL && err < 0)
+		chunk_find_lost_locked(c, f->chunk);
 	f->chunk = NULL;
 	f->err = err;
 	f->done_ns = hfs_now_ns();
@@ -395,10 +401,7 @@ void cache_unfetch(struct cache *c, struct cache_file *file, uint64_t chunk_no)
 		    (f->state != FETCH_QUEUED && f->state != FETCH_WAIT_SLOT && f->state != FETCH_WAIT_FILE))
 			continue;
 		unpark_locked(f);
-		if (f->is_slot_woken) {
-			f->is_slot_woken = false;
-			c->n_slot_woken--;
-		}
+		slot_unwake_locked(c, f);
 		f->state = FETCH_ENDING; /* stays with its chunk until a thread tells the caller */
 		list_insert(&c->ending, c->ending.last, f);
 		fetch_token_locked(c);

@@ -9,8 +9,9 @@
  * 1. A read is complete when each wait is HAVE or its blocks are valid. Then, in one step under the lock, it leaves
  *    all lists and pins what it needs; nobody else can answer or withdraw it from there on (done exactly once).
  * 2. While it is parked it pins nothing: slots are never held by a reader that waits for another slot.
- * 3. Bytes are copied only when a chunk is evicted from under a read that still lacks another one, so bounce memory
- *    is at most the reads outstanding, and usually none.
+ * 3. Bytes are copied only when a chunk is evicted from under a read that still lacks another one: usually none. The
+ *    copies of all reads are at most c->bounce_max_bytes; beyond that a chunk goes without, its blocks are lost (chunk.c)
+ *    and come again. Who has a buffer keeps it until it is answered, so these get on.
  * 4. The path of a hit allocates nothing.
  */
 #include "cache/cache_i.h"
@@ -23,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OVERDUE_NS HFS_NS_PER_S
 #define CHUNKS_MAX (READ_BYTES_MAX / 65536 + 1) /* chunks are at least 64 KiB */
 
 /* The part of a read that lies in one chunk. */
@@ -142,7 +144,7 @@ static void parked_unlink_locked(struct cache *c, struct parked *p) HFS_REQUIRES
 static void parked_free_locked(struct cache *c, struct parked *p) HFS_REQUIRES(c->lock)
 {
 	if (p->bounce != NULL)
-		c->bounce_bytes -= p->len_bytes;
+		c->stats.bounce_bytes -= p->len_bytes;
 	free(p->bounce);
 	free(p);
 }
@@ -203,14 +205,15 @@ static struct parked *parked_new_locked(struct cache *c, struct cache_read *r) H
 	return NULL;
 }
 
-static void missing_locked(struct cache *c, const struct parked *p, struct cache_range *ret) HFS_REQUIRES(c->lock)
+/* What p lacks and nobody brings; from now on the caller owes it. */
+static void missing_locked(struct cache *c, struct parked *p, struct cache_range *ret) HFS_REQUIRES(c->lock)
 {
 	uint64_t from = UINT64_MAX, to = 0, base;
 	struct bits lack, wanted;
 	unsigned at, n;
 
 	for (uint32_t i = 0; i < p->n_waits; i++) {
-		const struct wait *w = &p->waits[i];
+		struct wait *w = &p->waits[i];
 
 		if (w->state != WAIT_PARKED)
 			continue;
@@ -218,6 +221,7 @@ static void missing_locked(struct cache *c, const struct parked *p, struct cache
 		wanted = chunk_wanted_locked(c, w->chunk);
 		bits_remove(&lack, &w->chunk->valid);
 		bits_remove(&lack, &wanted);
+		w->told = lack;
 		base = w->chunk->no << c->chunk_shift;
 		for (at = bits_next_run(&lack, 0, &n); n > 0; at = bits_next_run(&lack, at + n, &n)) {
 			from = hfs_min_u64(from, base + (uint64_t)at * c->block_bytes);
@@ -409,6 +413,26 @@ void read_fail_all_locked(struct cache *c, uint64_t before_ns, int err, struct b
 	}
 }
 
+void read_overdue_locked(struct cache *c, uint64_t now_ns)
+{
+	if (now_ns < c->overdue_ns)
+		return;
+	c->overdue_ns = now_ns + OVERDUE_NS;
+	for (struct parked *p = c->parked; p != NULL; p = p->next) {
+		if (p->since_ns + OVERDUE_NS > now_ns)
+			continue;
+		for (uint32_t i = 0; i < p->n_waits; i++) {
+			struct wait *w = &p->waits[i];
+
+			if (w->state != WAIT_PARKED || bits_is_empty(&w->told))
+				continue;
+			w->told = (struct bits){{0}};
+			w->chunk->is_overdue = true;
+			chunk_find_lost_locked(c, w->chunk);
+		}
+	}
+}
+
 static int parked_iov(struct cache *c, const struct parked *p, struct iovec *iov)
 {
 	for (uint32_t i = 0; i < p->n_waits; i++) {
@@ -456,21 +480,18 @@ void read_answer(struct cache *c, struct parked *list)
 
 /* ---- a chunk leaves from under reads that have only part of what they need ---- */
 
-bool read_has_partial_locked(const struct chunk *ch)
+static struct wait *next_partial_locked(const struct cache *c, const struct chunk *ch) HFS_REQUIRES(c->lock)
 {
-	for (const struct wait *w = ch->waits; w != NULL; w = w->next)
-		if (bits_cover(&ch->valid, &w->blocks))
-			return true;
-	return false;
+	for (struct wait *w = ch->waits; w != NULL; w = w->next)
+		if (bits_cover(&ch->valid, &w->blocks) &&
+		    (w->p->bounce != NULL || c->stats.bounce_bytes + w->p->len_bytes <= c->bounce_max_bytes))
+			return w;
+	return NULL;
 }
 
-static struct wait *next_partial_locked(struct chunk *ch)
+bool read_has_partial_locked(const struct cache *c, const struct chunk *ch)
 {
-	struct wait *w = ch->waits;
-
-	while (w != NULL && !bits_cover(&ch->valid, &w->blocks))
-		w = w->next;
-	return w;
+	return next_partial_locked(c, ch) != NULL;
 }
 
 static bool bounce_ensure_locked(struct cache *c, struct parked *p) HFS_REQUIRES(c->lock)
@@ -480,7 +501,7 @@ static bool bounce_ensure_locked(struct cache *c, struct parked *p) HFS_REQUIRES
 	p->bounce = malloc(p->len_bytes);
 	if (p->bounce == NULL)
 		return false;
-	c->bounce_bytes += p->len_bytes;
+	c->stats.bounce_bytes += p->len_bytes;
 	return true;
 }
 
@@ -510,7 +531,7 @@ void read_drain_locked(struct cache *c, struct chunk *ch, struct batch *b)
 {
 	struct wait *w;
 
-	while ((w = next_partial_locked(ch)) != NULL) {
+	while ((w = next_partial_locked(c, ch)) != NULL) {
 		if (bounce_ensure_locked(c, w->p))
 			copy_away_locked(c, ch, w, b);
 		else

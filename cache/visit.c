@@ -698,6 +698,14 @@ static void visit_one_locked(struct cache *c, struct batch *b) HFS_REQUIRES(c->l
 		chunk_settle_locked(c, ch);
 		return;
 	}
+	ch = c->lost;
+	if (ch != NULL) {
+		c->lost = ch->lost_next;
+		ch->is_lost = false;
+		chunk_tell_lost_locked(c, ch, b);
+		chunk_settle_locked(c, ch);
+		return;
+	}
 	if (f != NULL) {
 		fetch_list_remove(f);
 		ch = f->chunk;
@@ -722,6 +730,8 @@ static void visit_one_locked(struct cache *c, struct batch *b) HFS_REQUIRES(c->l
 		file->n_visits++;
 		run_locked(c, f, b);
 		file->n_visits--;
+		if (file->n_filling < c->filling_max && !c->is_stopping)
+			fetch_wake_file_locked(c, file);
 		file_put_locked(c, file);
 		return;
 	}

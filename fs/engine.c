@@ -216,6 +216,23 @@ static void on_resolved(void *ctx, uint64_t cookie, int err, struct cache_file *
 	engine_pump(e);
 }
 
+static void on_lost(void *ctx, struct cache_file *f, uint64_t off_bytes, uint64_t len_bytes, bool is_overdue)
+{
+	struct engine *e = ctx;
+	struct event ev = { .kind = EV_LOST,
+			    .name = cache_file_tag(f),
+			    .file = f,
+			    .off_bytes = off_bytes,
+			    .len_bytes = len_bytes,
+			    .is_miss = true,
+			    .is_overdue = is_overdue,
+			    .now_ns = hfs_now_ns() };
+
+	cache_file_ref(f);
+	engine_post(e, &ev);
+	engine_pump(e);
+}
+
 static void on_slots_ready(void *ctx, uint32_t slots)
 {
 	struct event ev = { .kind = EV_SLOTS, .name = slots, .now_ns = hfs_now_ns() };
@@ -321,6 +338,7 @@ static int engine_init(struct engine *e)
 						    .fetched = on_fetched,
 						    .changed = on_changed,
 						    .resolved = on_resolved,
+						    .lost = on_lost,
 						    .slots_ready = on_slots_ready,
 						    .starved = on_starved };
 	HFS_TRY(cache_create(&e->cfg.cache, &e->cache));
@@ -384,6 +402,12 @@ bool engine_destroy(struct engine *e, unsigned wait_ms)
 	hfs_mutex_lock(&e->lock);
 	pump_once_locked(e, &done); /* events hold references */
 	names_finish(e);
+	while (e->unscheduled) {
+		struct unscheduled *u = e->unscheduled;
+
+		e->unscheduled = u->next;
+		free(u);
+	}
 	hfs_mutex_unlock(&e->lock);
 	engine_waits_call(done);
 	if (e->cache && !cache_destroy(e->cache, wait_ms))

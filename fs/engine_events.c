@@ -3,13 +3,16 @@
  * fs/engine_events.c - what an event means to the scheduler, and what its actions mean to the cache. Lock held throughout.
  *
  * A generation that is no longer its name's (m->file != f) is not scheduled: a miss on it is fetched at once, and its slot
- * given back when the waiters have been served.
+ * given back when the waiters have been served. So is what a read still waits for although the scheduler was asked for it long ago.
+ * While such orders are under way the scheduler is told of fewer slots, so that it makes room for them.
  */
 #include "fs/engine_i.h"
 
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define STARVING_NS (90 * HFS_NS_PER_MS) /* the cache says it again every 100 ms */
 
 static bool is_current(struct engine *e, uint32_t name, const struct cache_file *f)
 {
@@ -25,6 +28,49 @@ static uint32_t chunk_len(const struct engine *e, uint64_t size, uint64_t chunk_
 
 /* ---- events ------------------------------------------------------------------------------- */
 
+/* At most three quarters: the others need some too. */
+static void slots_tell(struct engine *e)
+{
+	uint32_t most = e->slots_ready - (e->slots_ready + 3) / 4;
+	uint32_t n = e->n_unscheduled < most ? e->n_unscheduled : most;
+
+	sched_set_slots(e->sched, e->slots_ready - n);
+}
+
+static int order_unscheduled(struct engine *e, struct cache_file *f, uint64_t chunk_no, uint32_t off, uint32_t len)
+{
+	struct unscheduled *u = malloc(sizeof(*u));
+	int rc = u ? cache_fetch(e->cache, f, chunk_no, off, len, true, 0) : -ENOMEM;
+
+	if (rc < 0) {
+		free(u);
+		return rc;
+	}
+	*u = (struct unscheduled){
+		.next = e->unscheduled, .file = f, .chunk_no = chunk_no, .off_bytes = off, .len_bytes = len
+	};
+	e->unscheduled = u;
+	e->n_unscheduled++;
+	slots_tell(e);
+	return 0;
+}
+
+/* One answer more; an order of the scheduler for the same blocks cannot be told apart, and need not be. */
+static void unscheduled_ended(struct engine *e, const struct event *ev)
+{
+	struct unscheduled **p = &e->unscheduled, *u;
+
+	while ((u = *p) && (u->file != ev->file || u->chunk_no != ev->off_bytes || u->off_bytes != ev->fetch_off ||
+			    u->len_bytes != ev->fetch_len))
+		p = &u->next;
+	if (!u)
+		return;
+	*p = u->next;
+	free(u);
+	e->n_unscheduled--;
+	slots_tell(e);
+}
+
 /* A miss on an old generation: just its blocks, now. */
 static void read_unscheduled(struct engine *e, const struct event *ev)
 {
@@ -39,7 +85,7 @@ static void read_unscheduled(struct engine *e, const struct event *ev)
 		to = (to + e->block_bytes - 1) / e->block_bytes * e->block_bytes;
 		if (to > len)
 			to = len;
-		int rc = cache_fetch(e->cache, ev->file, no, from, (uint32_t)(to - from), true, 0);
+		int rc = order_unscheduled(e, ev->file, no, from, (uint32_t)(to - from));
 		if (rc < 0)
 			cache_file_fail(e->cache, ev->file, no, rc);
 		at = (no + 1) * chunk;
@@ -59,15 +105,52 @@ static void on_read(struct engine *e, struct event *ev)
 		record_read(e, name_at(e, ev->name)->path, ev->off_bytes, ev->len_bytes);
 }
 
+/* What was said of these bytes before no longer holds; the scheduler is not to count it as another read. */
+static void on_lost(struct engine *e, struct event *ev)
+{
+	if (ev->is_overdue || !is_current(e, ev->name, ev->file))
+		read_unscheduled(e, ev);
+	else
+		sched_read(e->sched, ev->name, ev->off_bytes, ev->len_bytes, 0, true, ev->now_ns);
+}
+
 static void on_fetched(struct engine *e, struct event *ev)
 {
-	if (ev->name != NAME_NONE && name_at(e, ev->name)->path)
-		sched_fetched(e->sched, ev->name, ev->off_bytes, ev->fetch_off, ev->fetch_len, ev->err, ev->issued_ns,
-			      ev->now_ns);
-	if (!is_current(e, ev->name, ev->file))
+	if (e->unscheduled)
+		unscheduled_ended(e, ev);
+	/* An answer that concerns another generation than the scheduler's would be taken for one about its pages. */
+	if (!is_current(e, ev->name, ev->file)) {
 		cache_evict(e->cache, ev->file, ev->off_bytes);
-	else if (ev->err < 0)
+		return;
+	}
+	sched_fetched(e->sched, ev->name, ev->off_bytes, ev->fetch_off, ev->fetch_len, ev->err, ev->issued_ns, ev->now_ns);
+	if (ev->err < 0)
 		name_trim_locked(e, ev->name);
+}
+
+/*
+ * Fetches lack slots. The scheduler gives up pages; if none was given up for a while although it was told, it does not
+ * know of those that hold the slots: take some without it.
+ */
+static void on_starved(struct engine *e, const struct event *ev)
+{
+	struct cache_file *f;
+	uint64_t chunk_no;
+
+	sched_shortage(e->sched, ev->name, ev->now_ns);
+	if (e->starving_ns == 0)
+		e->starving_ns = ev->now_ns;
+	if (ev->now_ns < e->starving_ns + STARVING_NS)
+		return;
+	for (uint32_t n = 0; n < ev->name && cache_shed(e->cache, &f, &chunk_no); n++) {
+		uint32_t name = cache_file_tag(f);
+
+		if (is_current(e, name, f))
+			sched_dropped(e->sched, name, chunk_no);
+		cache_file_put(e->cache, f);
+		e->n_shed++;
+	}
+	e->starving_ns = 0;
 }
 
 static void orphans_run(struct engine *e, uint32_t name, int err, uint64_t now_ns)
@@ -202,6 +285,9 @@ void engine_event_locked(struct engine *e, struct event *ev, struct wait **done)
 	case EV_READ:
 		on_read(e, ev);
 		break;
+	case EV_LOST:
+		on_lost(e, ev);
+		break;
 	case EV_FETCHED:
 		on_fetched(e, ev);
 		break;
@@ -216,11 +302,11 @@ void engine_event_locked(struct engine *e, struct event *ev, struct wait **done)
 		break;
 	case EV_SLOTS:
 		e->slots_ready = ev->name;
-		sched_set_slots(e->sched, ev->name);
+		slots_tell(e);
 		waits_tell_locked(e, done);
 		break;
 	case EV_STARVED:
-		sched_shortage(e->sched, ev->name, ev->now_ns);
+		on_starved(e, ev);
 		break;
 	}
 	if (ev->file)
@@ -311,6 +397,7 @@ void engine_execute_locked(struct engine *e, const struct sched_action *a, struc
 	case SCHED_EVICT:
 		if (name_at(e, a->file)->file)
 			cache_evict(e->cache, name_at(e, a->file)->file, a->chunk_no);
+		e->starving_ns = 0;
 		name_trim_locked(e, a->file);
 		break;
 	case SCHED_UNFETCH:

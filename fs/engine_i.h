@@ -42,18 +42,26 @@ struct ename {
 	uint64_t size_bytes; /* valid if is_known */
 };
 
-enum event_kind { EV_READ, EV_FETCHED, EV_RESOLVED, EV_REALPATH, EV_CHANGED, EV_SLOTS, EV_STARVED };
+enum event_kind { EV_READ, EV_LOST, EV_FETCHED, EV_RESOLVED, EV_REALPATH, EV_CHANGED, EV_SLOTS, EV_STARVED };
 
 struct event {
 	enum event_kind kind;
 	uint32_t name;
-	bool is_miss, is_small;
+	bool is_miss, is_small, is_overdue;
 	int err;
 	struct cache_file *file; /* counted where set */
 	uint64_t off_bytes, len_bytes, reader; /* READ; FETCHED: chunk number in off */
 	uint32_t fetch_off, fetch_len;
 	uint64_t issued_ns, now_ns, size_bytes;
 	char *path; /* REALPATH: owned */
+};
+
+/* An order for the cache that the scheduler does not know of. */
+struct unscheduled {
+	struct unscheduled *next;
+	struct cache_file *file; /* not counted: compared only; the order itself holds it */
+	uint64_t chunk_no;
+	uint32_t off_bytes, len_bytes;
 };
 
 struct wait {
@@ -97,6 +105,10 @@ struct engine {
 	uint64_t next_token;
 	enum sched_prefetch prefetch;
 	uint32_t slots_ready;
+	struct unscheduled *unscheduled;
+	uint32_t n_unscheduled;	  /* the scheduler is told of fewer slots meanwhile */
+	uint64_t starving_ns;	  /* since when fetches lack slots and nothing was evicted; 0: they do not */
+	uint64_t n_shed;
 	bool is_stopping;
 	uint64_t next_ns, timer_ns; /* when the scheduler wants to be asked; until when the timer sleeps */
 	struct hfs_cond timer_wake;

@@ -271,6 +271,12 @@ void sch_fetch_landed(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, in
 		next = s->fetches[fe].frame_next;
 		if (!fetch_matches(&s->fetches[fe], b0, b1, issued_ns))
 			continue;
+		if (err == -ECANCELED && s->fetches[fe].is_unfetched && s->fetches[fe].is_demand) {
+			/* Called back, and then a reader came and it was asked for again: that answer is still to come. */
+			s->fetches[fe].is_unfetched = false;
+			s->n_unfetching--;
+			continue;
+		}
 		is_mine = true;
 		if (err >= 0)
 			frame_fill(s, fr, &s->fetches[fe], b1);

@@ -368,18 +368,32 @@ void sched_close(struct sched *s, uint32_t file, uint64_t reader, uint64_t now_n
 	sch_clock(s, now_ns);
 }
 
+/* It came, and nobody here counts a slot for it: the second answer to what was asked for twice, or somebody else's order. */
+static void fetched_unasked(struct sched *s, uint32_t file, uint64_t chunk_no)
+{
+	struct sched_action a = {.kind = SCHED_EVICT, .file = file, .chunk_no = chunk_no};
+
+	if (sch_file(s, file))
+		(void)!sch_emit(s, &a);
+}
+
 void sched_fetched(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t off_bytes, uint32_t len_bytes, int err,
 		   uint64_t issued_ns, uint64_t now_ns)
 {
 	uint32_t pg = sch_page_find(s, file, chunk_no), b0, b1;
 
 	sch_clock(s, now_ns);
+	if (pg == SCH_NONE && err >= 0)
+		fetched_unasked(s, file, chunk_no);
 	if (pg == SCH_NONE || off_bytes >= s->cfg.chunk_bytes)
 		return;
 	len_bytes = (uint32_t)sch_min64(len_bytes ? len_bytes : 1, s->cfg.chunk_bytes - off_bytes);
 	b0 = off_bytes / s->block_bytes;
 	b1 = (off_bytes + len_bytes - 1) / s->block_bytes;
-	sch_fetch_landed(s, pg, b0, b1, err, issued_ns);
+	if (err >= 0 && s->pages[pg].frame == SCH_NONE)
+		fetched_unasked(s, file, chunk_no);
+	else
+		sch_fetch_landed(s, pg, b0, b1, err, issued_ns);
 }
 
 void sched_shortage(struct sched *s, uint32_t n, uint64_t now_ns)

@@ -149,7 +149,7 @@ bool engine_wait_cancel(struct engine *e, uint64_t token)
 	struct wait *found = NULL;
 
 	engine_enter(e);
-	for (struct wait **p = &e->waits; *p && !found; p = found ? p : &(*p)->next) {
+	for (struct wait **p = &e->waits; *p; p = &(*p)->next) {
 		if ((*p)->token == token) {
 			found = *p;
 			*p = found->next;

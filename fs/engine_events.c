@@ -220,7 +220,7 @@ static void resolve_failed(struct engine *e, uint32_t name, int err, uint64_t no
 {
 	struct ename *m = name_at(e, name);
 
-	m->is_resolving = false;
+	m->is_resolving = m->is_asked = false;
 	m->is_missing = true;
 	orphans_run(e, name, err, now_ns);
 	sched_file_resolved(e->sched, name, err, 0, SCHED_NO_FILE, now_ns);
@@ -243,12 +243,13 @@ static void on_resolved(struct engine *e, struct event *ev)
 	uint32_t owner = name_bind_locked(e, ev->name, ev->file);
 	if (!was_known && owner == ev->name)
 		sched_file_resolved(e->sched, ev->name, 0, ev->size_bytes, SCHED_NO_FILE, ev->now_ns);
-	if (ev->is_small && !m->orphans) {
+	if (ev->is_small && m->is_asked) {
 		if (owner != ev->name && sched_file_frames(e->sched, owner) == 0)
 			cache_evict(e->cache, ev->file, 0);
 		sched_fetched(e->sched, ev->name, 0, 0, ev->fetch_len, owner == ev->name ? fetch_err : -ECANCELED,
 			      ev->issued_ns, ev->now_ns);
 	}
+	m->is_asked = false;
 	orphans_run(e, ev->name, owner == ev->name ? 0 : -ECANCELED, ev->now_ns);
 	name_trim_locked(e, ev->name);
 }
@@ -265,7 +266,7 @@ static void on_realpath(struct engine *e, struct event *ev)
 		resolve_failed(e, ev->name, rc, ev->now_ns);
 		return;
 	}
-	name_at(e, ev->name)->is_resolving = false;
+	name_at(e, ev->name)->is_resolving = name_at(e, ev->name)->is_asked = false;
 	sched_file_resolved(e->sched, ev->name, 0, ev->size_bytes, target, ev->now_ns);
 	orphans_run(e, ev->name, -ECANCELED, ev->now_ns);
 	name_at(e, target)->refs--;
@@ -360,7 +361,8 @@ static void act_resolve(struct engine *e, const struct sched_action *a)
 	struct ename *m = name_at(e, a->file);
 	uint64_t now_ns = hfs_now_ns();
 
-	if (!m->file) {
+	if (!m->file || m->is_resolving) {
+		m->is_asked = true;
 		resolve(e, a->file, a->deadline_ns);
 		return;
 	}

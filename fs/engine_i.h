@@ -39,6 +39,7 @@ struct ename {
 	struct orphan *orphans;
 	uint32_t hash, hash_next, refs, n_bind;
 	bool is_resolving, is_missing, is_known;
+	bool is_asked; /* by a RESOLVE of the scheduler, which counts on its fetch being answered */
 	uint64_t size_bytes; /* valid if is_known */
 };
 

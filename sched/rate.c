@@ -4,7 +4,8 @@
  * fetches it takes to get there.
  *
  * Throughput is bytes over busy time (at least one fetch outstanding), in windows of 8 fetches and 20 ms. The
- * number of outstanding fetches is twice what that rate holds at the least latency.
+ * number of outstanding fetches is twice what that rate holds at the least latency, which is looked for again every 5 s
+ * with few of them.
  *
  * Callers: frames.c. Invariant: 1 <= concurrency <= inflight_max.
  */
@@ -14,6 +15,7 @@
 #define WINDOW_NS (20 * SCH_MSEC)
 #define CONCURRENCY_MIN 4u
 #define MIN_NS (5 * SCH_SEC)
+#define DRAIN_SHARE 8u
 
 void sch_rate_busy(struct rate *r, uint64_t now_ns, bool was_busy)
 {
@@ -29,6 +31,8 @@ void sch_rate_busy(struct rate *r, uint64_t now_ns, bool was_busy)
  */
 static void rate_concurrency(struct sched *s, const struct rate *r, double sample)
 {
+	if (r->drain > 0)
+		return;
 	double rate = sample > r->bytes_per_s ? sample : r->bytes_per_s;
 	double each = (double)r->win_bytes / r->win_count;
 	double n = each > 0 ? 2 * rate * r->latency_ns / (double)SCH_SEC / each + 2 : CONCURRENCY_MIN;
@@ -52,13 +56,27 @@ static void rate_sample(struct sched *s, struct rate *r, bool is_origin)
 	r->win_was_full = false;
 }
 
+/*
+ * A queue of our own making looks like latency, and would be allowed to grow with it: now and then let it run dry, until
+ * all that is in flight and a few more have come.
+ */
+static void rate_drain(struct sched *s, struct rate *r)
+{
+	r->drain = s->flight.count + WINDOW_FETCHES;
+	s->concurrency = sch_max32(s->concurrency / DRAIN_SHARE, CONCURRENCY_MIN);
+}
+
 void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t latency_ns)
 {
 	struct rate *r = from_tier ? &s->tier : &s->origin;
 	double lat = (double)latency_ns;
 
+	if (r->drain > 0)
+		r->drain--;
 	/* The least of the last 5 to 10 s tells what a request costs when nothing stands before it. */
 	if (s->now_ns - r->min_since_ns > MIN_NS || r->min_since_ns == 0) {
+		if (r->min_since_ns && !from_tier)
+			rate_drain(s, r);
 		r->min_before_ns = r->min_since_ns ? r->min_ns : lat;
 		r->min_ns = lat;
 		r->min_since_ns = s->now_ns;

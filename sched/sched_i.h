@@ -303,6 +303,7 @@ struct rate {
 	uint32_t win_count;
 	bool win_was_full;
 	double overhead_bytes; /* bytes the link carries in one request's overhead */
+	uint32_t drain; /* fetches to land until the queue is dry and the least latency measured */
 };
 
 struct sched {

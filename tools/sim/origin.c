@@ -236,10 +236,6 @@ static void resolve_done(struct sim *m, const struct fetch *f)
 	sim_page_wake(m, page);
 	answer(m, f, 0);
 	queued_end(m, page);
-	/* The policy had given the page up while the look-up ran: so does the cache. */
-	if (m->ops->holds && !m->ops->holds(m->policy, f->file) && m->pages[page].frame != SIM_NONE &&
-	    m->frames[m->pages[page].frame].n_fetches == 0)
-		sim_frame_put(m, page);
 }
 
 static void data_done(struct sim *m, struct fetch *f, int err)

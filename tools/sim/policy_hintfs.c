@@ -153,13 +153,6 @@ static void hintfs_fetched(void *st, uint32_t file, uint64_t chunk_no, uint32_t 
 	sched_fetched(h->s, file, chunk_no, off, len, err, issued_ns, h->m->now_ns);
 }
 
-static bool hintfs_holds(void *st, uint32_t file)
-{
-	struct hintfs *h = st;
-
-	return sched_file_frames(h->s, file) > 0;
-}
-
 static void hintfs_shortage(void *st, uint32_t n)
 {
 	struct hintfs *h = st;
@@ -207,7 +200,6 @@ const struct sim_policy_ops sim_policy_hintfs = {
 	.read = hintfs_read,
 	.resolved = hintfs_resolved,
 	.fetched = hintfs_fetched,
-	.holds = hintfs_holds,
 	.shortage = hintfs_shortage,
 	.tier_has = hintfs_tier_has,
 	.step = hintfs_step,
@@ -237,7 +229,6 @@ const struct sim_policy_ops sim_policy_demand = {
 	.read = hintfs_read,
 	.resolved = hintfs_resolved,
 	.fetched = hintfs_fetched,
-	.holds = hintfs_holds,
 	.shortage = hintfs_shortage,
 	.tier_has = hintfs_tier_has,
 	.step = hintfs_step,
@@ -257,7 +248,6 @@ const struct sim_policy_ops sim_policy_nohint = {
 	.read = hintfs_read,
 	.resolved = hintfs_resolved,
 	.fetched = hintfs_fetched,
-	.holds = hintfs_holds,
 	.shortage = hintfs_shortage,
 	.tier_has = hintfs_tier_has,
 	.step = hintfs_step,

@@ -187,7 +187,6 @@ struct sim_policy_ops {
 	void (*read)(void *st, uint32_t file, uint64_t off, uint64_t len, uint64_t reader, bool is_miss);
 	void (*resolved)(void *st, uint32_t file, int err, uint64_t size_bytes);
 	void (*fetched)(void *st, uint32_t file, uint64_t chunk_no, uint32_t off, uint32_t len, int err, uint64_t issued_ns);
-	bool (*holds)(void *st, uint32_t file); /* knows of pages of the file in memory or on their way */
 	void (*shortage)(void *st, uint32_t n);
 	void (*tier_has)(void *st, uint32_t file, uint64_t chunk_no, bool has);
 	size_t (*step)(void *st, struct sched_action *out, size_t max);

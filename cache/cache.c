@@ -265,6 +265,7 @@ int cache_create(const struct cache_config *cfg, struct cache **ret_c)
 		cache_free(c);
 		return err;
 	}
+	workq_tick_soon(c->workq); /* from now on once a second: is an order overdue? */
 	return 0;
 }
 

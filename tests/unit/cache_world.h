@@ -233,6 +233,8 @@ struct world {
 	/* guarded by lock */
 	uint64_t n_events; /* whatever may change what a read lacks */
 	uint64_t n_fetched, n_fetched_ok, n_changed, n_ordered, n_evicted, n_starved;
+	uint64_t n_lost, n_overdue;
+	struct cache_range lost; /* the last one */
 	int last_err;
 	uint32_t slots_ready;
 	struct resident *oldest, **newest;
@@ -323,6 +325,21 @@ static inline void world_starved(void *ctx, uint32_t n)
 	hfs_mutex_unlock(&w->lock);
 }
 
+/* Only noted: reader_wait() asks itself. */
+static inline void world_lost(void *ctx, struct cache_file *f, uint64_t off, uint64_t len, bool is_overdue)
+{
+	struct world *w = ctx;
+
+	(void)f;
+	hfs_mutex_lock(&w->lock);
+	w->n_lost++;
+	w->n_overdue += is_overdue;
+	w->lost = (struct cache_range){.off_bytes = off, .len_bytes = len};
+	w->n_events++;
+	hfs_cond_broadcast(&w->cond);
+	hfs_mutex_unlock(&w->lock);
+}
+
 static inline void world_slots_ready(void *ctx, uint32_t slots)
 {
 	struct world *w = ctx;
@@ -394,6 +411,7 @@ static UNUSED_FN void world_open_cfg(struct world *w, const struct cache_config 
 					  .changed = world_changed,
 					  .resolved = world_resolved,
 					  .starved = world_starved,
+					  .lost = world_lost,
 					  .slots_ready = world_slots_ready};
 	w->chunk_bytes = cfg.chunk_bytes;
 	w->slots = (uint32_t)(cfg.memory_bytes / cfg.chunk_bytes);

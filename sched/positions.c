@@ -21,6 +21,7 @@
 #define PREFETCH 12u
 #define READ_AHEAD 256u
 #define PER_STEP 16384u	   /* positions a step materialises: half a millisecond */
+#define EXPAND_MAX 4096u   /* pages of a visit that is laid out between the marks */
 
 void sch_positions_finish(struct sched *s)
 {
@@ -100,11 +101,21 @@ static void position_link(struct sched *s, uint32_t p)
 	sch_page_restate(s, s->pos.page[p]);
 }
 
+/* Blocks of the page that the visit needs. */
+static void position_blocks(struct sched *s, uint32_t p, const struct span *sp, uint64_t chunk_no)
+{
+	uint64_t at = chunk_no * s->cfg.chunk_bytes;
+	uint64_t from = sp->off > at ? sp->off - at : 0;
+	uint64_t to = sch_min64(sp->end - at, s->cfg.chunk_bytes);
+
+	s->pos.b0[p] = (uint8_t)(from / s->block_bytes);
+	s->pos.b1[p] = (uint8_t)((to - 1) / s->block_bytes);
+}
+
 static int position_append(struct sched *s, uint32_t stream, uint64_t visit, const struct span *sp, uint64_t chunk_no)
 {
 	struct positions *q = &s->pos;
 	struct stream *st = &s->streams[stream];
-	uint64_t at = chunk_no * s->cfg.chunk_bytes, from, to;
 	uint32_t pg, p;
 
 	if (q->n == q->cap && positions_grow(s))
@@ -114,14 +125,11 @@ static int position_append(struct sched *s, uint32_t stream, uint64_t visit, con
 	pg = sch_page_get(s, sp->file, chunk_no);
 	if (pg == SCH_NONE)
 		return -ENOMEM;
-	from = sp->off > at ? sp->off - at : 0;
-	to = sch_min64(sp->end - at, s->cfg.chunk_bytes);
 	p = q->n++;
 	q->page[p] = pg;
 	q->visit[p] = (uint32_t)(visit - st->visit_base);
 	q->stream[p] = (uint16_t)stream;
-	q->b0[p] = (uint8_t)(from / s->block_bytes);
-	q->b1[p] = (uint8_t)((to - 1) / s->block_bytes);
+	position_blocks(s, p, sp, chunk_no);
 	position_link(s, p);
 	if (st->win_limit == SCH_NONE && (st->window_bytes || st->window_batches))
 		st->is_win_stale = true; /* the list was too short for the window to end in it: maybe it does now */
@@ -281,6 +289,18 @@ static bool rebuild_keeps(const struct sched *s, uint32_t p)
 	return f && f->alias == SCHED_NO_FILE && f->state != FILE_MISSING && s->pos.b1[p] < blocks;
 }
 
+/* One position stood for the visit, as its file's size was not known; now it is: the pages that it stands for. */
+static bool rebuild_is_stale(const struct sched *s, uint32_t p, struct span *ret)
+{
+	const struct stream *st = sch_position_stream(s, p);
+	const struct file *f = sch_file(s, s->pages[s->pos.page[p]].file);
+
+	if (!f || f->stale_in != s->rebuilds + 1)
+		return false;
+	sch_visit_span(s, st, st->visit_base + s->pos.visit[p], ret);
+	return !ret->is_unknown && ret->n > 0;
+}
+
 /* Move the visits that stay to the front. cut[] says for which streams the rest is thrown away. */
 static void rebuild_compact(struct sched *s, uint32_t *cut)
 {
@@ -289,10 +309,11 @@ static void rebuild_compact(struct sched *s, uint32_t *cut)
 
 	for (uint32_t i = 0; i < q->n; i++) {
 		struct stream *st = sch_position_stream(s, i);
+		struct span sp;
 
 		if (!st->is_live || st->is_replaced || cut[q->stream[i]] != SCH_NONE)
 			continue;
-		if (i >= st->high) {
+		if (i >= st->high || (rebuild_is_stale(s, i, &sp) && sp.n > EXPAND_MAX)) {
 			cut[q->stream[i]] = i;
 			rebuild_cut(s, i);
 			continue;
@@ -307,6 +328,57 @@ static void rebuild_compact(struct sched *s, uint32_t *cut)
 		n++;
 	}
 	q->n = n;
+}
+
+/* Room for `extra` more positions, and their pages. */
+static int expand_prepare(struct sched *s, uint32_t extra)
+{
+	struct span sp;
+
+	while (s->pos.n + extra > s->pos.cap) {
+		int err = positions_grow(s);
+
+		if (err)
+			return err;
+	}
+	for (uint32_t p = 0; p < s->pos.n; p++)
+		for (uint64_t k = 0; rebuild_is_stale(s, p, &sp) && k < sp.n; k++)
+			if (sch_page_get(s, sp.file, sp.first + k) == SCH_NONE)
+				return -ENOMEM;
+	return 0;
+}
+
+/*
+ * Readers overtake each other: a visit between the marks may be one whose pages were not known when it was laid out. Without memory
+ * for them they are read as if no order named them.
+ */
+static void rebuild_expand(struct sched *s)
+{
+	struct positions *q = &s->pos;
+	uint32_t extra = 0, to;
+	struct span sp;
+
+	for (uint32_t p = 0; p < q->n; p++)
+		if (rebuild_is_stale(s, p, &sp))
+			extra += (uint32_t)sp.n - 1;
+	if (extra == 0 || expand_prepare(s, extra))
+		return;
+	to = q->n + extra;
+	for (uint32_t p = q->n; p-- > 0;) {
+		bool is_stale = rebuild_is_stale(s, p, &sp);
+
+		for (uint64_t k = is_stale ? sp.n : 1; k-- > 0;) {
+			to--;
+			q->visit[to] = q->visit[p];
+			q->stream[to] = q->stream[p];
+			q->page[to] = is_stale ? sch_page_find(s, sp.file, sp.first + k) : q->page[p];
+			q->b0[to] = q->b0[p];
+			q->b1[to] = q->b1[p];
+			if (is_stale)
+				position_blocks(s, to, &sp, sp.first + k);
+		}
+	}
+	q->n += extra;
 }
 
 static void rebuild_clear(struct sched *s)
@@ -350,6 +422,7 @@ static void positions_rebuild(struct sched *s)
 
 	memset(cut, 0xff, sizeof(cut));
 	rebuild_compact(s, cut);
+	rebuild_expand(s);
 	rebuild_clear(s);
 	/* Visits count from the stream's low mark again, so that 32 bits do. */
 	for (uint32_t p = 0; p < s->pos.n; p++) {

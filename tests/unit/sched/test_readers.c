@@ -488,6 +488,41 @@ Test(wrong, a_tenth_is_skipped)
 	world_close(&w);
 }
 
+/* The same, the second file first: what is between the marks is laid out again too. */
+Test(wrong, unresolved_names_are_read_in_another_order)
+{
+	struct sched_config cfg = config(128, 0);
+	struct sched_stream_stats q;
+	struct sched_entry e[4];
+	struct world w;
+	uint32_t f[4], st;
+
+	world_open(&w, &cfg);
+	for (int i = 0; i < 4; i++) {
+		f[i] = world_file(&w, 16 * MIB, false);
+		e[i] = (struct sched_entry){f[i], 0, 0};
+	}
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	cr_assert_eq(sched_stream_append(w.s, st, e, 4), 4);
+	for (int i = 1; i >= 0; i--) { /* opened: the sizes are known in this order */
+		cr_assert_eq(sched_file_add(w.s, f[i], 16 * MIB), 0);
+		world_read_start(&w, f[i], 0, 128 * KIB, 1 + (uint64_t)i, (uint32_t)i);
+	}
+	cr_assert(world_read(&w, f[1], 0, MIB, 2));
+	cr_assert(world_read(&w, f[0], 0, MIB, 1));
+	for (uint32_t i = 1; i < 32; i++) {
+		cr_assert(world_read(&w, f[i / 16], (i % 16) * MIB, MIB, 1 + i / 16));
+		check_invariants(w.s);
+	}
+	world_run(&w, w.now_ns + 1000000000);
+	cr_assert_eq(sched_stream_stats_get(w.s, st, &q), 0);
+	cr_assert_eq(q.low, 2);
+	cr_assert_eq(q.skipped, 0);
+	cr_assert_eq(q.confidence, 1.0, "each read belongs to a visit");
+	cr_assert_leq(w.origin_bytes, 64 * MIB);
+	world_close(&w);
+}
+
 /* A second reader opens a file whose name was only a line of the order until now: all of it is prefetched at once. */
 Test(wrong, an_unresolved_name_is_read_first)
 {

@@ -111,16 +111,20 @@ void fetch_park_locked(struct cache *c, struct fetch *f, enum fetch_state state)
 	list_insert(l, at, f);
 	if (state == FETCH_WAIT_FD && f->file != NULL)
 		f->file->n_fd_waits++;
-	if (state == FETCH_WAIT_FILE)
+	if (state == FETCH_WAIT_FILE) {
+		assert(f->file != NULL);
 		f->file->n_filling_waits++;
+	}
 }
 
 static void unpark_locked(struct fetch *f)
 {
 	if (f->state == FETCH_WAIT_FD && f->file != NULL)
 		f->file->n_fd_waits--;
-	if (f->state == FETCH_WAIT_FILE)
+	if (f->state == FETCH_WAIT_FILE) {
+		assert(f->file != NULL);
 		f->file->n_filling_waits--;
+	}
 	fetch_list_remove(f);
 }
 

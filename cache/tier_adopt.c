@@ -304,7 +304,7 @@ static int read_head(struct tier *t, int fd, struct tier_key key, struct tier_bi
 	if (err == -ENODATA || (err == 0 && (!tier_head_decode(raw, sizeof(*raw), t->salt, &h) || !tier_key_equal(h.key, key) ||
 					     hfs_div_up(h.id.size_bytes, h.chunk_bytes) > TIER_CHUNKS_MAX)))
 		err = -EBADMSG;
-	b = err < 0 ? NULL : calloc(1, sizeof(*b));
+	b = err != 0 ? NULL : calloc(1, sizeof(*b));
 	if (b != NULL) {
 		tier_obj_init(&b->obj, false);
 		b->key = key;

@@ -127,7 +127,7 @@ int tier_big_check_open(struct tier *t, struct tier_big *b, int fd_index, const 
 	err = tier_read_full(t, fd_index, raw, sizeof(*raw), 0);
 	if (err == -ENODATA || (err == 0 && !tier_head_decode(raw, sizeof(*raw), t->salt, &h)))
 		err = -EBADMSG;
-	if (err < 0)
+	if (err != 0)
 		goto out;
 	key = tier_key_of(h.dataset, h.path, h.path_bytes);
 	if (h.file_id != b->file_id || h.generation != b->generation || h.chunk_bytes != b->chunk_bytes ||

@@ -193,7 +193,7 @@ static int probe(struct tier *t)
 		return -EBUSY; /* some call still hangs */
 	if (err == 0)
 		err = t->io->fstatat(t->io->ctx, t->fd_dir, TIER_LOCK_NAME, &lock, AT_SYMLINK_NOFOLLOW);
-	if (err < 0)
+	if (err != 0)
 		return err;
 	if (dir.st_dev != t->dir_dev || dir.st_ino != t->dir_ino || lock.st_ino != t->lock_ino)
 		return -ESTALE;

@@ -245,7 +245,7 @@ static size_t reject_line(struct ingest_line *l, const char *data, size_t len)
 		text = data + l->run_start;
 		rest = len - l->run_start;
 	}
-	lf = rest > 0 ? memchr(text, '\n', rest) : NULL;
+	lf = text && rest > 0 ? memchr(text, '\n', rest) : NULL;
 	reject(l, l->run_line_no, text, lf ? (size_t)(lf - text) : rest);
 	return l->run_start;
 }

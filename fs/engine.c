@@ -18,6 +18,12 @@
 void engine_post(struct engine *e, const struct event *ev)
 {
 	hfs_mutex_lock(&e->ev_lock);
+	if (e->is_closed) {
+		hfs_mutex_unlock(&e->ev_lock);
+		if (ev->file)
+			cache_file_put(e->cache, ev->file);
+		return;
+	}
 	if (e->n_evs == e->evs_cap) {
 		uint32_t cap = e->evs_cap ? e->evs_cap * 2 : EVENTS_FIRST;
 		struct event *p = realloc(e->evs, cap * sizeof(*p));
@@ -399,6 +405,10 @@ bool engine_destroy(struct engine *e, unsigned wait_ms)
 
 	if (!e)
 		return true;
+	/* The cache's workers may still call back until cache_destroy() has seen them end. */
+	hfs_mutex_lock(&e->ev_lock);
+	e->is_closed = true;
+	hfs_mutex_unlock(&e->ev_lock);
 	hfs_mutex_lock(&e->lock);
 	pump_once_locked(e, &done); /* events hold references */
 	names_finish(e);

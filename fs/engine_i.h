@@ -118,6 +118,7 @@ struct engine {
 	/* guarded by ev_lock */
 	struct event *evs, *evs_spare;
 	uint32_t n_evs, evs_cap, spare_cap;
+	bool is_closed; /* events are dropped: the names are gone */
 
 	_Atomic bool is_pumping;
 	_Atomic bool has_events;

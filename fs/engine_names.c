@@ -86,7 +86,7 @@ static int number_new(struct engine *e, uint32_t *ret)
 static int name_new(struct engine *e, const char *path, size_t len, uint32_t *ret_name)
 {
 	char *copy = malloc(len + 1);
-	uint32_t name, hash = hash_path(path, len);
+	uint32_t name = NAME_NONE, hash = hash_path(path, len);
 	int rc;
 
 	if (!copy)
@@ -240,6 +240,11 @@ void names_finish(struct engine *e)
 		free(e->blocks[b]);
 	free(e->buckets);
 	free(e->free_ids);
+	memset(e->blocks, 0, sizeof(e->blocks));
+	e->buckets = NULL;
+	e->free_ids = NULL;
+	e->n_names = e->n_buckets = e->n_used = e->n_free = e->free_cap = 0;
+	e->gc_left = 0;
 }
 
 /* ---- for the control session ---------------------------------------------------------------- */

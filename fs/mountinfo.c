@@ -59,8 +59,10 @@ bool mountinfo_parse(const char *line, struct mountinfo *ret)
 {
 	char skip[PATH_MAX], device[32];
 
-	if (!take_field(&line, skip, sizeof(skip)) || !take_field(&line, skip, sizeof(skip)) ||
-	    !take_field(&line, device, sizeof(device)) || !take_field(&line, skip, sizeof(skip)) ||
+	for (int i = 0; i < 2; i++)
+		if (!take_field(&line, skip, sizeof(skip)))
+			return false;
+	if (!take_field(&line, device, sizeof(device)) || !take_field(&line, skip, sizeof(skip)) ||
 	    !take_field(&line, ret->mountpoint, sizeof(ret->mountpoint)))
 		return false;
 	if (sscanf(device, "%u:%u", &ret->major, &ret->minor) != 2)
@@ -82,7 +84,10 @@ int mountinfo_find(const char *path, struct mountinfo *ret)
 	FILE *f = fopen("/proc/self/mountinfo", "re");
 	char *line = NULL;
 	size_t cap = 0;
-	int r = f && one ? -ENOENT : -errno;
+	int r = -ENOENT;
+
+	if (!f || !one)
+		r = errno > 0 ? -errno : -EIO;
 
 	/* Later lines lie on top of earlier ones. */
 	while (f && one && getline(&line, &cap, f) > 0)

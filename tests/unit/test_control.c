@@ -160,8 +160,8 @@ static void tear_down(void)
 	engine_shutdown(h.engine);
 	meta_shutdown(h.meta);
 	cr_assert(control_shutdown(c, 5000));
+	cr_assert(meta_destroy(h.meta, 5000)); /* its last jobs let go of control files */
 	control_destroy(c);
-	cr_assert(meta_destroy(h.meta, 5000));
 	cr_assert(engine_destroy(h.engine, 5000));
 	origin_destroy(h.origin);
 	snprintf(command, sizeof(command), "rm -r %s", dir);

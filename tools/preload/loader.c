@@ -320,8 +320,10 @@ static int batch_enter(struct hintfs_batch *b, struct slot **ret_slot)
 	struct slot *s = (struct slot *)b;
 	int err;
 
-	if (!b)
-		return loader_error(-EINVAL, "no batch");
+	if (!b) {
+		(void)loader_error(-EINVAL, "no batch");
+		return -EINVAL;
+	}
 	err = call_enter(s->loader);
 	if (err)
 		return err;

@@ -554,6 +554,7 @@ int main(int argc, char **argv)
 		r.verify_buf = malloc(VERIFY_BYTES);
 		if (r.root_fd < 0 || !r.verify_buf) {
 			fprintf(stderr, "hintfs-preload: %s: %s\n", r.opts.mount, strerror(errno));
+			free(r.verify_buf);
 			return EXIT_OPEN;
 		}
 	}

@@ -197,6 +197,7 @@ static int walk(const struct names *t, const char *dir, size_t len, struct found
 	walk_found = f;
 	walk_skip = strlen(t->source) + 1;
 	int rc = nftw(full, walk_one, 16, FTW_PHYS);
+	walk_found = NULL;
 	return rc == -1 ? -errno : rc;
 }
 

@@ -118,6 +118,7 @@ static uint32_t lines_pack(const struct png *p, uint8_t *out)
 
 int png_write(const struct png *p, const char *path)
 {
+	static const uint8_t format[] = {8, 2, 0, 0, 0}; /* 8 bits a channel, RGB */
 	static const uint8_t magic[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 	size_t room = (size_t)p->height * (p->width * 3 + 6) + 64;
 	uint8_t head[40], *body;
@@ -134,7 +135,7 @@ int png_write(const struct png *p, const char *path)
 		return rc;
 	}
 	fwrite(magic, 1, sizeof(magic), f);
-	memcpy(put32(put32(head + 8, p->width), p->height), "\x08\x02\0\0\0", 5); /* 8 bits a channel, RGB */
+	memcpy(put32(put32(head + 8, p->width), p->height), format, sizeof(format));
 	chunk_write(f, head + 8, 13, "IHDR");
 	chunk_write(f, body + 8, lines_pack(p, body + 8), "IDAT");
 	chunk_write(f, head + 8, 0, "IEND");

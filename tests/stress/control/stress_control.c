@@ -329,8 +329,8 @@ static void tear_down(struct bench *b)
 	engine_shutdown(b->h.engine);
 	meta_shutdown(b->h.meta);
 	CHECK(control_shutdown(b->c, 5000));
-	control_destroy(b->c);
 	CHECK(meta_destroy(b->h.meta, 5000));
+	control_destroy(b->c);
 	CHECK(engine_destroy(b->h.engine, 5000));
 	origin_destroy(b->h.origin);
 	free(b->h.opts.source);

@@ -391,6 +391,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++)
 		fuse_unset_feature_flag(conn, off[i]);
 	conn->max_write = WRITE_BYTES_MAX;
+	/* The kernel takes the lesser of this and its own window: raise_read_ahead() may come before or after it. */
+	conn->max_readahead = READ_AHEAD_KB * 1024u;
 	conn->max_background = BACKGROUND_MAX;
 	conn->congestion_threshold = BACKGROUND_MAX * 3 / 4;
 	conn->time_gran = 1;

@@ -110,6 +110,9 @@ def start(command):
     if child == 0:
         os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        # A shell ignores these for its background jobs, Python SIGPIPE: no test expects that.
+        for sign in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
+            signal.signal(sign, signal.SIG_DFL)
         try:
             os.execvp(command[0], command)
         except OSError as error:

@@ -2,6 +2,7 @@
 """The runner itself: what counts as passed, failed, skipped, and that nothing outlives a case."""
 import os
 import pathlib
+import signal
 import stat
 import subprocess
 import sys
@@ -126,6 +127,15 @@ def test_orphans_are_reaped(tmp_path):
     text = ("sh -c 'sleep 0 & echo $! >\"$TMPDIR/pid\"'\n"
             "while [ -e /proc/$(cat \"$TMPDIR/pid\") ]; do :; done")
     assert counts(run(tmp_path, "main", script(tmp_path, text), limit_s=20)) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("sign", ["HUP", "INT", "QUIT", "PIPE"])
+def test_signals_have_their_default(tmp_path, sign):
+    before = signal.signal(signal.Signals["SIG" + sign], signal.SIG_IGN)  # as in a shell's background job
+    try:
+        assert counts(run(tmp_path, "main", script(tmp_path, f"kill -{sign} $$; exit 0"))) == (0, 1, 0)
+    finally:
+        signal.signal(signal.Signals["SIG" + sign], before)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")

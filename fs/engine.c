@@ -15,16 +15,19 @@
 
 /* ---- events -------------------------------------------------------------------------- */
 
+static void event_drop(struct engine *e, const struct event *ev)
+{
+	if (ev->file)
+		cache_file_put(e->cache, ev->file);
+	free(ev->path);
+}
+
 void engine_post(struct engine *e, const struct event *ev)
 {
+	bool is_taken;
+
 	hfs_mutex_lock(&e->ev_lock);
-	if (e->is_closed) {
-		hfs_mutex_unlock(&e->ev_lock);
-		if (ev->file)
-			cache_file_put(e->cache, ev->file);
-		return;
-	}
-	if (e->n_evs == e->evs_cap) {
+	if (e->n_evs == e->evs_cap && !e->is_closed) {
 		uint32_t cap = e->evs_cap ? e->evs_cap * 2 : EVENTS_FIRST;
 		struct event *p = realloc(e->evs, cap * sizeof(*p));
 
@@ -33,13 +36,16 @@ void engine_post(struct engine *e, const struct event *ev)
 			e->evs_cap = cap;
 		}
 	}
-	/* Without memory a plain read may be forgotten, nothing else: the spare room of the last doubling is kept for these. */
-	if (e->n_evs < e->evs_cap)
+	is_taken = e->n_evs < e->evs_cap && !e->is_closed;
+	if (is_taken) {
 		e->evs[e->n_evs++] = *ev;
-	else
+		atomic_store(&e->has_events, true);
+	} else if (!e->is_closed) { /* what a read waits for is told again by the cache, slots that nobody counts are shed */
 		hfs_log_limited(HFS_LOG_ERROR, "no memory for scheduler events: one is lost");
-	atomic_store(&e->has_events, true);
+	}
 	hfs_mutex_unlock(&e->ev_lock);
+	if (!is_taken)
+		event_drop(e, ev);
 }
 
 static uint32_t events_take(struct engine *e, struct event **ret)

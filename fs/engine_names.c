@@ -236,6 +236,7 @@ void names_finish(struct engine *e)
 		file_drop(e, m);
 		free(m->path);
 	}
+	e->n_names = 0; /* a late answer to a look-up finds none */
 	for (uint32_t b = 0; b < NAMES_BLOCKS_MAX; b++)
 		free(e->blocks[b]);
 	free(e->buckets);

@@ -89,7 +89,7 @@ class Answers:
     def judge(self, at_least=3):
         assert len(self.times) >= at_least, f"{self.what}: asked {len(self.times)} times only"
         late = [t for t in self.times if t > self.limit_s]
-        assert len(late) * 10 <= len(self.times) and max(self.times) <= self.limit_s + env.seconds(2), \
+        assert len(late) * 10 <= len(self.times) and max(self.times) <= self.limit_s + env.seconds(0.2), \
             f"{self.what}: {len(late)} of {len(self.times)} answers took over {self.limit_s:g} s, the longest {max(self.times):.2f} s"
 
 

@@ -340,7 +340,7 @@ void control_file_truncate(struct control_file *f)
 	if (!f->stream || !f->is_writer || !control_file_try_claim(f))
 		return;
 	f->is_trunc = true;
-	f->is_accepted = false;
+	f->is_accepted = f->has_cursor = false;
 	control_file_unclaim(f);
 }
 

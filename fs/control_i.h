@@ -136,7 +136,8 @@ struct control_file {
 	struct control_stream *stream; /* counted; ORDER, STREAM */
 	struct engine_record *record;  /* owned; RECORD */
 	/* owned by whoever claimed the file */
-	bool is_trunc, is_accepted; /* O_TRUNC; a line was accepted since */
+	bool is_trunc, is_accepted; /* O_TRUNC; a line of a list was accepted since */
+	bool has_cursor;	    /* @seek or @done came since: then closing is no cancel */
 	struct ingest *in;	    /* owned, made at the first write */
 	/* reading; owned by whoever claimed the file */
 	char *text; /* owned: snapshot of a text file, or the part of the pending list that was made and not read */

@@ -144,6 +144,12 @@ void ingest_put_later(struct ingest_line *l, uint32_t name)
 /* ---- lines ---------------------------------------------------------------------------------------------------------
  */
 
+/* Where reading is says nothing about the list: `echo '@done 3' > order` keeps it, although it opened with O_TRUNC. */
+static bool is_cursor(enum sched_mark mark)
+{
+	return mark == SCHED_MARK_SEEK || mark == SCHED_MARK_DONE || mark == SCHED_MARK_DONE_BATCH;
+}
+
 static int apply_mark(struct ingest_line *l, const struct parse_line *p)
 {
 	struct control_stream *s = l->f->stream;
@@ -153,7 +159,10 @@ static int apply_mark(struct ingest_line *l, const struct parse_line *p)
 	if (mark == SCHED_MARK_DONE && atomic_load(&s->has_batches))
 		mark = SCHED_MARK_DONE_BATCH;
 	HFS_TRY(ingest_run_flush(l));
-	ingest_accept(l);
+	if (is_cursor(mark))
+		l->f->has_cursor = true;
+	else
+		ingest_accept(l);
 	rc = engine_stream_mark(l->f->c->h->engine, s->engine_id, mark, p->value);
 	if (rc == -EINVAL)
 		return ingest_fail(l, rc, 1,
@@ -440,7 +449,7 @@ void control_ingest_flush(struct control_file *f, struct control_req *r)
 /* `: >` cancels; so does an order of nothing but comments. After a bad first line the old list stays. */
 static void cancel_if_empty(struct control_file *f)
 {
-	if (!f->is_trunc || f->is_accepted || (f->in && f->in->poison < 0) || atomic_load(&f->c->is_stopping) ||
+	if (!f->is_trunc || f->is_accepted || f->has_cursor || (f->in && f->in->poison < 0) || atomic_load(&f->c->is_stopping) ||
 	    atomic_load(&f->stream->is_removed))
 		return;
 	engine_stream_cancel(f->c->h->engine, f->stream->engine_id);

@@ -37,6 +37,7 @@ static const char readme[] =
 	"  @window 8G   @window 4 batches how far ahead of the reader to fetch\n"
 	"  @seek N   @done N              entry N is next; reading is past batch N (past entry N in a list without "
 	"batches)\n"
+	"                                 (these two leave the list as it is, also when written with >)\n"
 	"  @cancel   @prefix DIR          drop the list; strip DIR from the paths that follow\n"
 	"Paths are relative to the mount; the mount's own path is stripped. shard.tar TAB member=... is not yet "
 	"supported.\n"

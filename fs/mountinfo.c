@@ -164,9 +164,15 @@ static int detach_by_helper(const char *path)
 
 int mountinfo_detach(const char *path)
 {
+	struct mountinfo m;
+	int err;
+
 	if (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
 		return 0;
-	return errno == EPERM ? detach_by_helper(path) : -errno;
+	err = errno;
+	if ((err == EINVAL || err == ENOENT) && mountinfo_find(path, &m) < 0)
+		return 0; /* somebody else was quicker */
+	return err == EPERM ? detach_by_helper(path) : -err;
 }
 
 int mountinfo_abort(unsigned minor)

@@ -159,8 +159,8 @@ static int finish(const struct mount_row *m, int out, int rc, bool is_input, con
 int verb_order(const struct mount_row *m, const char *file, const char *stream, bool is_append)
 {
 	bool is_stdin = strcmp(file, "-") == 0, is_input;
-	int in = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC), out, rc;
 	struct transfer t = {.has_bar = isatty(STDERR_FILENO)};
+	int in = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC), out, rc;
 	char *path = NULL;
 	struct stat st;
 

@@ -287,6 +287,17 @@ def test_redirections_mean_what_they_say(hfs, how):
     assert hfs.status()["stream.default.entries"] == 0
 
 
+@pytest.mark.parametrize("line", ["@done 3", "@seek 4", "@done batch 0"])
+def test_a_cursor_line_replaces_nothing(hfs, line):
+    """`echo '@done 3' > order` says where reading is; the list stays."""
+    put(hfs, "".join(f"@batch {i}\na/f{i:02}\n" if "batch" in line else f"a/f{i:02}\n" for i in range(10)))
+    put(hfs, line + "\n")
+    assert hfs.status()["stream.default.entries"] == "10"
+    assert int(hfs.status()["stream.default.low"]) > 0
+    put(hfs, "a/f20\n")
+    assert hfs.status()["stream.default.entries"] == "1"
+
+
 def test_ftruncate_replaces_and_truncate_cancels(hfs):
     put(hfs, "a/f01\n")
     script = "import os, sys; fd = os.open(sys.argv[1], os.O_WRONLY); os.ftruncate(fd, 0); os.write(fd, b'a/f02\\n'); os.close(fd)"

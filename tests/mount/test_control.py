@@ -292,10 +292,10 @@ def test_a_cursor_line_replaces_nothing(hfs, line):
     """`echo '@done 3' > order` says where reading is; the list stays."""
     put(hfs, "".join(f"@batch {i}\na/f{i:02}\n" if "batch" in line else f"a/f{i:02}\n" for i in range(10)))
     put(hfs, line + "\n")
-    assert hfs.status()["stream.default.entries"] == "10"
-    assert int(hfs.status()["stream.default.low"]) > 0
+    assert hfs.status()["stream.default.entries"] == 10
+    assert hfs.status()["stream.default.low"] > 0
     put(hfs, "a/f20\n")
-    assert hfs.status()["stream.default.entries"] == "1"
+    assert hfs.status()["stream.default.entries"] == 1
 
 
 def test_ftruncate_replaces_and_truncate_cancels(hfs):

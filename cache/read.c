@@ -114,7 +114,7 @@ static void wait_unlink(struct wait *w)
 		w->next->prev = w->prev;
 	if (w->prev != NULL)
 		w->prev->next = w->next;
-	else
+	else if (w->chunk != NULL)
 		w->chunk->waits = w->next;
 	w->next = w->prev = NULL;
 	w->chunk = NULL;

@@ -84,10 +84,7 @@ int mountinfo_find(const char *path, struct mountinfo *ret)
 	FILE *f = fopen("/proc/self/mountinfo", "re");
 	char *line = NULL;
 	size_t cap = 0;
-	int r = -ENOENT;
-
-	if (!f || !one)
-		r = errno > 0 ? -errno : -EIO;
+	int r = one ? (f ? -ENOENT : -EIO) : -ENOMEM;
 
 	/* Later lines lie on top of earlier ones. */
 	while (f && one && getline(&line, &cap, f) > 0)

@@ -281,7 +281,7 @@ int sim_visits_init(const struct sim_work *w, struct sim_visits *v)
 		for (size_t i = 0; i < r->n_reads; i++)
 			n += pages_of(&r->reads[i], w->chunk_bytes);
 	}
-	v->v = malloc((n + 1) * sizeof(*v->v));
+	v->v = calloc(n + 1, sizeof(*v->v));
 	if (!epoch_of || !v->of_read || !v->v || n >= SIM_NONE)
 		goto out;
 	visits_fill(w, v, epoch_of);

@@ -217,6 +217,10 @@ int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_
 		return r;
 	r = make_parents(dir, is_shared ? 0755 : 0700);
 	lock = r < 0 ? -1 : lock_parent(dir, STARTING_MS);
+	if (lock >= 0 && (r = clear(dir, err)) < 0) { /* somebody may have started while we waited for the lock */
+		close(lock);
+		return r;
+	}
 	if (r == 0)
 		r = make(dir, is_shared);
 	if (r < 0) {

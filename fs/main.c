@@ -149,6 +149,9 @@ static int prepare(struct run *run)
 		return code;
 	if (ctldir_prepare(o->ctl_dir, is_shared, &run->mounts.is_ctl_dir_ours, &run->ctl_lock, stderr) < 0)
 		return HFS_EXIT_MOUNT;
+	/* Of several that start at a time one wins: the others waited for its lock, and see its mount now. */
+	if ((code = clear_mountpoint(o)) != 0)
+		return code;
 	run->mounts.mountpoint = o->mountpoint;
 	run->mounts.ctl_dir = o->ctl_dir;
 	return HFS_EXIT_OK;

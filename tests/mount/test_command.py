@@ -225,6 +225,17 @@ def test_foreground_logs_to_stderr_and_ends_by_signal(mount, source):
 
 # ---- what lies there already ----
 
+def test_of_several_that_start_at_a_time_one_wins(hintfs):
+    argv = [env.binary("fs", "hintfs"), "-o", f"memory=4M,ctl={hintfs.ctl},log={hintfs.log_path}", hintfs.source, hintfs.path]
+    started = [procs.Child(argv) for _ in range(6)]
+    codes = sorted(child.wait(60).rc for child in started)
+    assert codes == [0, 32, 32, 32, 32, 32], [child.err() for child in started]
+    with open("/proc/self/mountinfo") as f:
+        assert [line.split()[4] for line in f].count(hintfs.path) == 1
+    procs.run(["umount", hintfs.path], check=True)
+    hintfs.assert_ended()
+
+
 def test_mounted_twice(hintfs):
     hintfs.up()
     first = hintfs.pid

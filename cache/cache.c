@@ -99,7 +99,7 @@ void batch_deliver(struct cache *c, struct batch *b)
 	tell_ended(c, b->ended);
 	if (b->lost_file != NULL) {
 		if (c->cfg.cb.lost != NULL)
-			c->cfg.cb.lost(c->cfg.cb.ctx, b->lost_file, b->lost.off_bytes, b->lost.len_bytes, b->is_overdue);
+			c->cfg.cb.lost(c->cfg.cb.ctx, b->lost_file, b->lost.off_bytes, b->lost.len_bytes, b->overdue_ns);
 		cache_file_put(c, b->lost_file);
 	}
 	if (b->n_starved != 0 && c->cfg.cb.starved != NULL)

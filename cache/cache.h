@@ -57,9 +57,9 @@ struct cache_callbacks {
 	void (*starved)(void *ctx, uint32_t n);
 	/* A parked read needs these bytes, and no order brings them any more: its data were evicted, an order was
 	 * cancelled, or the file dropped. The callee sees to it that a cache_fetch() follows, as after cache_read_submit().
-	 * is_overdue: it was told before, at least a second ago, and nothing was ordered. From an origin thread, no lock
-	 * held. */
-	void (*lost)(void *ctx, struct cache_file *f, uint64_t off_bytes, uint64_t len_bytes, bool is_overdue);
+	 * waited_ns: 0, or it was told before and nothing was ordered, and a read has waited for so long (a second at least).
+	 * From an origin thread, no lock held. */
+	void (*lost)(void *ctx, struct cache_file *f, uint64_t off_bytes, uint64_t len_bytes, uint64_t waited_ns);
 	/* More slots are touched and usable: total usable now. From the pre-fault thread. */
 	void (*slots_ready)(void *ctx, uint32_t slots);
 };

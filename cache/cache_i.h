@@ -92,7 +92,7 @@ struct chunk {
 	bool is_draining; /* in c->drain */
 	struct chunk *drain_next;
 	bool is_lost;	 /* in c->lost */
-	bool is_overdue; /* what was told is not ordered although a second has passed */
+	uint64_t overdue_ns; /* what was told is not ordered although a read has waited for so long; 0: not so */
 	struct chunk *lost_next;
 	struct bits valid, running;
 	struct fetch *fetches; /* by chunk_next */
@@ -177,7 +177,7 @@ struct batch {
 	uint32_t n_starved;
 	struct cache_file *lost_file; /* counted */
 	struct cache_range lost;
-	bool is_overdue;
+	uint64_t overdue_ns;
 };
 
 struct cache {

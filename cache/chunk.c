@@ -120,12 +120,12 @@ void chunk_tell_lost_locked(struct cache *c, struct chunk *ch, struct batch *b)
 		from = hfs_min_u64(from, w->chunk_off);
 		to = hfs_max_u64(to, (uint64_t)w->chunk_off + w->len);
 	}
-	b->is_overdue = ch->is_overdue;
-	ch->is_overdue = false;
+	b->overdue_ns = ch->overdue_ns;
+	ch->overdue_ns = 0;
 	if (to == 0)
 		return;
 	c->stats.lost++;
-	c->stats.overdue += b->is_overdue;
+	c->stats.overdue += b->overdue_ns != 0;
 	cache_file_ref(ch->file);
 	b->lost_file = ch->file;
 	b->lost = (struct cache_range){.off_bytes = (ch->no << c->chunk_shift) + from, .len_bytes = to - from};

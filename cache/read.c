@@ -427,7 +427,7 @@ void read_overdue_locked(struct cache *c, uint64_t now_ns)
 			if (w->state != WAIT_PARKED || bits_is_empty(&w->told))
 				continue;
 			w->told = (struct bits){{0}};
-			w->chunk->is_overdue = true;
+			w->chunk->overdue_ns = hfs_max_u64(w->chunk->overdue_ns, now_ns - p->since_ns);
 			chunk_find_lost_locked(c, w->chunk);
 		}
 	}

@@ -228,7 +228,7 @@ static void on_resolved(void *ctx, uint64_t cookie, int err, struct cache_file *
 	engine_pump(e);
 }
 
-static void on_lost(void *ctx, struct cache_file *f, uint64_t off_bytes, uint64_t len_bytes, bool is_overdue)
+static void on_lost(void *ctx, struct cache_file *f, uint64_t off_bytes, uint64_t len_bytes, uint64_t waited_ns)
 {
 	struct engine *e = ctx;
 	struct event ev = { .kind = EV_LOST,
@@ -237,7 +237,7 @@ static void on_lost(void *ctx, struct cache_file *f, uint64_t off_bytes, uint64_
 			    .off_bytes = off_bytes,
 			    .len_bytes = len_bytes,
 			    .is_miss = true,
-			    .is_overdue = is_overdue,
+			    .waited_ns = waited_ns,
 			    .now_ns = hfs_now_ns() };
 
 	cache_file_ref(f);

@@ -13,6 +13,8 @@
 #include <string.h>
 
 #define STARVING_NS (90 * HFS_NS_PER_MS) /* the cache says it again every 100 ms */
+#define OVERDUE_STILL_NS HFS_NS_PER_S
+#define OVERDUE_MAX_NS (20 * HFS_NS_PER_S)
 
 static bool is_current(struct engine *e, uint32_t name, const struct cache_file *f)
 {
@@ -105,17 +107,26 @@ static void on_read(struct engine *e, struct event *ev)
 		record_read(e, name_at(e, ev->name)->path, ev->off_bytes, ev->len_bytes);
 }
 
-/* What was said of these bytes before no longer holds; the scheduler is not to count it as another read. */
+/*
+ * What was said of these bytes before no longer holds. The scheduler may have good reason to be late with them, few slots or a
+ * slow origin; if nothing comes at all, or not these for very long, it is not waited for.
+ */
 static void on_lost(struct engine *e, struct event *ev)
 {
-	if (ev->is_overdue || !is_current(e, ev->name, ev->file))
+	bool is_moving = ev->now_ns < e->moved_ns + OVERDUE_STILL_NS;
+
+	if (!is_current(e, ev->name, ev->file))
 		read_unscheduled(e, ev);
-	else
-		sched_read(e->sched, ev->name, ev->off_bytes, ev->len_bytes, 0, true, ev->now_ns);
+	else if (ev->waited_ns == 0)
+		sched_read_again(e->sched, ev->name, ev->off_bytes, ev->len_bytes, ev->now_ns);
+	else if (!is_moving || ev->waited_ns > OVERDUE_MAX_NS)
+		read_unscheduled(e, ev);
 }
 
 static void on_fetched(struct engine *e, struct event *ev)
 {
+	if (ev->err >= 0)
+		e->moved_ns = ev->now_ns;
 	if (e->unscheduled)
 		unscheduled_ended(e, ev);
 	/* An answer that concerns another generation than the scheduler's would be taken for one about its pages. */

@@ -48,12 +48,13 @@ enum event_kind { EV_READ, EV_LOST, EV_FETCHED, EV_RESOLVED, EV_REALPATH, EV_CHA
 struct event {
 	enum event_kind kind;
 	uint32_t name;
-	bool is_miss, is_small, is_overdue;
+	bool is_miss, is_small;
 	int err;
 	struct cache_file *file; /* counted where set */
 	uint64_t off_bytes, len_bytes, reader; /* READ; FETCHED: chunk number in off */
 	uint32_t fetch_off, fetch_len;
 	uint64_t issued_ns, now_ns, size_bytes;
+	uint64_t waited_ns; /* LOST: for what was told before and not ordered */
 	char *path; /* REALPATH: owned */
 };
 
@@ -108,6 +109,7 @@ struct engine {
 	uint32_t slots_ready;
 	struct unscheduled *unscheduled;
 	uint32_t n_unscheduled;	  /* the scheduler is told of fewer slots meanwhile */
+	uint64_t moved_ns;	  /* when a fetch last succeeded */
 	uint64_t starving_ns;	  /* since when fetches lack slots and nothing was evicted; 0: they do not */
 	uint64_t n_shed;
 	bool is_stopping;

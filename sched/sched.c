@@ -354,6 +354,22 @@ void sched_read(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len
 	sch_replay_note(s, file, r.off, r.end - r.off, match != MATCH_NO);
 }
 
+void sched_read_again(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len_bytes, uint64_t now_ns)
+{
+	const struct file *f = sch_file(s, file);
+	struct read r = {.off = off_bytes, .file = file, .is_miss = true};
+
+	sch_clock(s, now_ns);
+	if (!f || len_bytes == 0 || off_bytes >= f->size_bytes)
+		return;
+	r.end = off_bytes + sch_min64(sch_min64(len_bytes, f->size_bytes - off_bytes), READ_PAGES_MAX * s->cfg.chunk_bytes);
+	if (r.end > (1ULL << 62))
+		return;
+	s->read_stream = SCH_NONE;
+	if (!read_demand(s, &r, false))
+		read_demand(s, &r, true);
+}
+
 void sched_open(struct sched *s, uint32_t file, uint64_t reader, uint64_t now_ns)
 {
 	(void)file; /* opens are invisible where the kernel answers them itself: READs decide */

@@ -133,11 +133,13 @@ void sched_wait_cancel(struct sched *s, uint64_t token);
  * A READ of [off, off + len) reached the daemon. reader: any number that tells readers apart
  * (0: unknown). is_miss: some of it is neither resident nor wanted yet as the cache sees it, and
  * a reader waits: sched_step() emits FETCHes (is_demand) that cover it, as soon as there is room,
- * before any prefetch. Call again with is_miss if the reader still waits after a failed or
- * dropped fetch. The scheduler takes the cache's word over its own picture.
+ * before any prefetch. The scheduler takes the cache's word over its own picture.
  */
 void sched_read(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len_bytes, uint64_t reader, bool is_miss,
 		uint64_t now_ns);
+/* A reader that was told of before still waits for these bytes after a failed, cancelled or dropped fetch or an eviction: as
+ * a miss, but not another read. */
+void sched_read_again(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len_bytes, uint64_t now_ns);
 void sched_open(struct sched *s, uint32_t file, uint64_t reader, uint64_t now_ns);
 void sched_close(struct sched *s, uint32_t file, uint64_t reader, uint64_t now_ns);
 

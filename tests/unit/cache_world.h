@@ -326,14 +326,14 @@ static inline void world_starved(void *ctx, uint32_t n)
 }
 
 /* Only noted: reader_wait() asks itself. */
-static inline void world_lost(void *ctx, struct cache_file *f, uint64_t off, uint64_t len, bool is_overdue)
+static inline void world_lost(void *ctx, struct cache_file *f, uint64_t off, uint64_t len, uint64_t waited_ns)
 {
 	struct world *w = ctx;
 
 	(void)f;
 	hfs_mutex_lock(&w->lock);
 	w->n_lost++;
-	w->n_overdue += is_overdue;
+	w->n_overdue += waited_ns != 0;
 	w->lost = (struct cache_range){.off_bytes = off, .len_bytes = len};
 	w->n_events++;
 	hfs_cond_broadcast(&w->cond);

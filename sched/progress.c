@@ -28,6 +28,8 @@
 #define TRUST_SHARE_UNUSED (1.0 / 32)
 /* Pages read that no list explains before a list nobody has used is doubted: at most so many, and a quarter of the slots. */
 #define STRANGE_PAGES 16u
+#define SKIPPED_MAX 4096u /* power of two */
+#define LATE_HITS 4u
 #define TAU_FIRST 4u /* positions for a first idea */
 #define TAU_SAMPLE 64u
 #define TAU_SAMPLE_MAX 4096u
@@ -51,6 +53,7 @@ void sch_progress_reset(struct stream *st)
 	st->spent_bytes = 0;
 	st->is_speculating = true;
 	st->n_readers = 0;
+	st->late_hits = 0;
 	st->span_max = 0;
 	st->matches_by_others = 0;
 	st->tau_ns = 0;
@@ -61,32 +64,56 @@ void sch_progress_reset(struct stream *st)
 
 /* ---- readers ---------------------------------------------------------------------------- */
 
-static bool stream_has_reader(const struct stream *st, uint64_t reader)
-{
-	uint32_t id = (uint32_t)(reader ^ reader >> 32);
+#define READERS_MAX (sizeof(((struct stream *)0)->readers) / sizeof(uint32_t))
 
-	for (uint32_t i = 0; reader && i < st->n_readers; i++)
-		if (st->readers[i] == id)
-			return true;
-	return false;
+/* Its place among the stream's readers; n_readers: none of them. */
+static uint32_t stream_reader(const struct stream *st, uint64_t reader)
+{
+	uint32_t id = (uint32_t)(reader ^ reader >> 32), i = 0;
+
+	if (!reader)
+		return st->n_readers;
+	while (i < st->n_readers && st->readers[i] != id)
+		i++;
+	return i;
 }
 
-static void stream_add_reader(struct stream *st, uint64_t reader)
+static bool stream_has_reader(const struct stream *st, uint64_t reader)
 {
-	if (!reader || stream_has_reader(st, reader))
+	return stream_reader(st, reader) < st->n_readers;
+}
+
+static void stream_add_reader(struct stream *st, uint64_t reader, uint64_t visit)
+{
+	uint32_t i = stream_reader(st, reader);
+
+	if (!reader)
 		return;
-	if (st->n_readers == sizeof(st->readers) / sizeof(st->readers[0])) {
-		memmove(st->readers, st->readers + 1, sizeof(st->readers) - sizeof(st->readers[0]));
-		st->n_readers--;
+	if (i == st->n_readers) {
+		if (i == READERS_MAX) {
+			memmove(st->readers, st->readers + 1, sizeof(st->readers) - sizeof(st->readers[0]));
+			memmove(st->reader_visit, st->reader_visit + 1,
+				sizeof(st->reader_visit) - sizeof(st->reader_visit[0]));
+			i = --st->n_readers;
+		}
+		st->readers[i] = (uint32_t)(reader ^ reader >> 32);
+		st->n_readers++;
 	}
-	st->readers[st->n_readers++] = (uint32_t)(reader ^ reader >> 32);
+	st->reader_visit[i] = visit;
+}
+
+/* Pages of a visit, about. */
+static uint64_t stream_per_visit(const struct sched *s, const struct stream *st)
+{
+	uint64_t visits = sch_max64(st->mat_visit - st->visit_base, 1);
+
+	return sch_max64(sch_max64(s->pos.n / visits, st->span_max), 1);
 }
 
 /* Positions that the readers of this stream may have under way: 2 batches (or entries) each. */
 static uint32_t stream_reorder(const struct sched *s, const struct stream *st)
 {
-	uint64_t visits = sch_max64(st->mat_visit - st->visit_base, 1);
-	uint64_t per_visit = sch_max64(sch_max64(s->pos.n / visits, st->span_max), 1), batch = 1, n;
+	uint64_t per_visit = stream_per_visit(s, st), batch = 1, n;
 
 	if (st->n_batches)
 		batch = sch_max64(st->n_entries / st->n_batches, 1);
@@ -105,6 +132,29 @@ static void stream_skip(struct sched *s, struct stream *st, uint32_t p)
 		return;
 	sch_position_done(s, p);
 	st->n_skipped++;
+}
+
+static uint64_t page_id(uint32_t file, uint64_t chunk_no)
+{
+	return ((uint64_t)file << 32 ^ chunk_no) + 1;
+}
+
+static struct skipped *skipped_at(struct sched *s, uint64_t id)
+{
+	return &s->skipped[(id * 0x9e3779b97f4a7c15ULL >> 32) & (SKIPPED_MAX - 1)];
+}
+
+/* Passed over, as it fell out of the reorder window. Its reader may be late only: remember it. */
+static void stream_fall_out(struct sched *s, uint32_t stream, uint32_t p)
+{
+	const struct page *pg = &s->pages[s->pos.page[p]];
+	struct skipped new = {page_id(pg->file, pg->chunk_no), s->streams[stream].visit_base + s->pos.visit[p], stream};
+
+	if (!s->skipped)
+		s->skipped = calloc(SKIPPED_MAX, sizeof(*s->skipped));
+	if (s->skipped)
+		*skipped_at(s, new.id) = new;
+	stream_skip(s, &s->streams[stream], p);
 }
 
 /* First visit of the stream at or after p that is not done; pos.n if there is none. */
@@ -128,7 +178,7 @@ void sch_progress_low(struct sched *s, uint32_t stream)
 		if (s->pos.stream[p] == stream && !sch_position_is_done(s, p)) {
 			if (st->high - p <= st->reorder)
 				break;
-			stream_skip(s, st, p);
+			stream_fall_out(s, stream, p);
 		}
 		st->low++;
 	}
@@ -179,7 +229,7 @@ static void stream_trust(struct sched *s, struct stream *st, bool is_hit)
 /* Trust counts pages, not the 128 KiB reads of one: is this one of the last few again? */
 static bool page_is_counted(struct sched *s, uint32_t file, uint64_t chunk_no)
 {
-	uint64_t id = ((uint64_t)file << 32 ^ chunk_no) + 1;
+	uint64_t id = page_id(file, chunk_no);
 
 	for (uint32_t i = 0; i < SCH_STRANGE; i++)
 		if (s->strange[i] == id)
@@ -188,14 +238,52 @@ static bool page_is_counted(struct sched *s, uint32_t file, uint64_t chunk_no)
 	return false;
 }
 
+/* A reader that goes on from where it was, not one that leaps about in the list. */
+static bool reader_goes_on(const struct stream *st, uint64_t reader, uint64_t visit)
+{
+	uint32_t i = stream_reader(st, reader);
+	uint64_t batch = st->n_batches ? st->n_entries / st->n_batches : 1;
+	uint64_t step_max = sch_max64(REORDER_MIN, 4 * st->n_readers * sch_min64(batch, REORDER_MIN));
+
+	return i < st->n_readers && visit >= st->reader_visit[i] && visit - st->reader_visit[i] <= step_max;
+}
+
+/*
+ * A read of a visit that had been passed over: its reader is slower than the others, and would stay behind the window for ever.
+ * Make the window wide enough for it.
+ */
+static bool stream_is_late(struct sched *s, uint32_t file, uint64_t chunk_no, uint64_t reader)
+{
+	uint64_t id = page_id(file, chunk_no), behind;
+	struct skipped *k = s->skipped ? skipped_at(s, id) : NULL;
+	struct stream *st;
+
+	if (!k || k->id != id)
+		return false;
+	k->id = 0;
+	st = &s->streams[k->stream];
+	if (!st->is_live || st->is_internal || k->visit >= st->low_visit || stream_reader(st, reader) == st->n_readers)
+		return false; /* what was not written down, but only read once, must hold to the letter */
+	st->late_hits = reader_goes_on(st, reader, k->visit) ? st->late_hits + 1 : 0;
+	stream_add_reader(st, reader, k->visit);
+	if (st->late_hits < LATE_HITS)
+		return false;
+	behind = (st->high_visit - k->visit + 1) * stream_per_visit(s, st);
+	st->reorder_seen = (uint32_t)sch_max64(st->reorder_seen, sch_min64(behind, s->horizon / 2));
+	st->n_skipped -= st->n_skipped > 0;
+	st->last_match_ns = s->now_ns;
+	(void)page_is_counted(s, file, chunk_no); /* the rest of the page is not strange either */
+	stream_trust(s, st, true);
+	return true;
+}
+
 void sch_progress_unmatched(struct sched *s, uint32_t file, uint64_t chunk_no, uint64_t reader)
 {
 	bool is_known = false;
 	uint32_t strange = sch_min32(sch_max32(s->slots / 4, 2), STRANGE_PAGES);
 
-	if (page_is_counted(s, file, chunk_no))
+	if (stream_is_late(s, file, chunk_no, reader) || page_is_counted(s, file, chunk_no))
 		return;
-
 	for (uint32_t i = 0; i < s->n_streams; i++)
 		is_known = is_known || (s->streams[i].is_live && stream_has_reader(&s->streams[i], reader));
 	for (uint32_t i = 0; i < s->n_streams; i++) {
@@ -239,7 +327,7 @@ static uint32_t pace_sample(const struct stream *st)
 
 static double pace_median(const struct stream *st)
 {
-	double v[TAU_SAMPLES];
+	double v[TAU_SAMPLES] = {0};
 	uint32_t n = sch_min32(st->n_taus, TAU_SAMPLES);
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -329,7 +417,7 @@ static void visit_touch(struct sched *s, uint32_t p, uint32_t b1, uint64_t reade
 
 	if (!visit_is_any(s, p))
 		stream_raise_high(s, stream, p);
-	stream_add_reader(st, reader);
+	stream_add_reader(st, reader, st->visit_base + s->pos.visit[p]);
 	st->last_match_ns = s->now_ns;
 	st->matches_by_others = 0;
 	st->cand = SCH_NONE;

@@ -135,6 +135,7 @@ void sched_destroy(struct sched *s)
 	free(s->buckets);
 	free(s->frames);
 	free(s->fetches);
+	free(s->skipped);
 	free(s->demands);
 	free(s->acts);
 	free(s);

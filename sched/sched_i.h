@@ -171,6 +171,8 @@ struct stream {
 	uint64_t last_match_ns;
 	uint64_t matches_by_others;
 	uint32_t readers[64];
+	uint64_t reader_visit[64]; /* where each of them is */
+	uint32_t late_hits;	   /* reads in a row that go on where their reader was, of visits passed over */
 	uint32_t n_readers;
 
 	double tau_ns; /* a position; 0: unknown */
@@ -178,6 +180,12 @@ struct stream {
 	double taus[TAU_SAMPLES]; /* ring of samples */
 	uint32_t n_taus;
 	uint32_t tau_count;
+};
+
+struct skipped {
+	uint64_t id; /* of the page; 0: none */
+	uint64_t visit;
+	uint32_t stream;
 };
 
 /* ---- positions ------------------------------------------------------------------------ */
@@ -377,6 +385,7 @@ struct sched {
 
 	struct replay *replay; /* replay.c */
 	uint32_t read_stream; /* whose visit the read under way has finished */
+	struct skipped *skipped; /* visits passed over lately, by hash; NULL: none yet */
 	uint64_t strange[SCH_STRANGE]; /* pages last read that no list explains */
 	uint32_t strange_at;
 

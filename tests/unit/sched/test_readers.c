@@ -523,6 +523,42 @@ Test(wrong, unresolved_names_are_read_in_another_order)
 	world_close(&w);
 }
 
+/* Readers that share a list and nothing else: some are slower, fall behind by far more than the others have in hand, and read on. */
+Test(wrong, a_quarter_of_the_readers_is_slow)
+{
+	struct sched_config cfg = config(256, 0);
+	struct sched_stream_stats q;
+	uint32_t f, st, n_late = 0;
+	struct sched_stats before, after;
+	struct world w;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 4000 * MIB, true);
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	for (uint32_t i = 0; i < 4000; i++) {
+		struct sched_entry e = {f, i * MIB, MIB};
+
+		cr_assert_eq(sched_stream_append(w.s, st, &e, 1), 1);
+	}
+	for (uint32_t i = 0; i < 3000; i++) {
+		bool is_slow = i % 4 == 0 && i >= 200;
+
+		if (i == 1500)
+			sched_stats_get(w.s, &before);
+		if (!is_slow)
+			cr_assert(world_read(&w, f, i * MIB, MIB, 1 + i % 8));
+		else if (i >= 600) /* 100 of its own entries behind its place: 400 of the list */
+			cr_assert(world_read(&w, f, (i - 400) * MIB, MIB, 1 + i % 8));
+		world_run(&w, w.now_ns + 6000000);
+		cr_assert_eq(sched_stream_stats_get(w.s, st, &q), 0);
+		n_late += !q.is_speculating;
+	}
+	sched_stats_get(w.s, &after);
+	cr_assert_eq(n_late, 0, "trust is not lost");
+	cr_assert_leq(after.demand_misses - before.demand_misses, 10, "it is prefetched for again");
+	world_close(&w);
+}
+
 /* A second reader opens a file whose name was only a line of the order until now: all of it is prefetched at once. */
 Test(wrong, an_unresolved_name_is_read_first)
 {

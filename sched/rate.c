@@ -5,7 +5,8 @@
  *
  * Throughput is bytes over busy time (at least one fetch outstanding), in windows of 8 fetches and 20 ms. The
  * number of outstanding fetches is twice what that rate holds at the least latency, which is looked for again every 5 s
- * with few of them.
+ * with few of them. Where latency varies that is too little, and fewer fetches give a lower rate: so now and then more are tried, and
+ * kept if they bring more, or less, if it brings no less.
  *
  * Callers: frames.c. Invariant: 1 <= concurrency <= inflight_max.
  */
@@ -16,12 +17,70 @@
 #define CONCURRENCY_MIN 4u
 #define MIN_NS (5 * SCH_SEC)
 #define DRAIN_SHARE 8u
+#define TRIAL_FETCHES 32u
+#define TRIAL_STEP 1.5
+#define TRIAL_GAIN 1.1
+#define TRIAL_LOSS 0.95
+#define BOOST_MAX 16.0
+#define HOLD 32u
 
 void sch_rate_busy(struct rate *r, uint64_t now_ns, bool was_busy)
 {
 	if (was_busy && now_ns > r->win_last_ns)
 		r->win_busy_ns += now_ns - r->win_last_ns;
 	r->win_last_ns = now_ns;
+}
+
+static double trial_clamp(double boost)
+{
+	return boost < 1 ? 1 : boost > BOOST_MAX ? BOOST_MAX : boost;
+}
+
+/* A trial is over: keep what it tried? Up: if it brought more; down: if nothing was lost. */
+static void trial_end(struct rate *r, double per_s)
+{
+	bool is_up = r->boost > r->boost_before;
+	bool is_kept = per_s > r->before_per_s * (is_up ? TRIAL_GAIN : TRIAL_LOSS);
+
+	r->is_trial = false;
+	r->hold = is_kept ? 0 : HOLD;
+	if (is_kept)
+		return;
+	r->boost = r->boost_before;
+	r->is_down = is_up && r->boost > 1; /* the other way next time */
+}
+
+static void trial_begin(struct rate *r, double per_s)
+{
+	r->before_per_s = per_s;
+	r->boost_before = r->boost;
+	r->boost = trial_clamp(r->is_down ? r->boost / TRIAL_STEP : r->boost * TRIAL_STEP);
+	r->is_trial = r->boost != r->boost_before;
+	r->hold = r->is_trial ? 0 : HOLD;
+}
+
+/* Only while the number of fetches is what limits: otherwise nothing can be learned. */
+static void rate_trial(struct sched *s, struct rate *r)
+{
+	double per_s;
+
+	if (r->boost < 1)
+		r->boost = r->boost_before = 1;
+	if (!r->win_was_full)
+		return;
+	r->trial_ns += r->win_busy_ns;
+	r->trial_bytes += r->win_bytes;
+	r->trial_count += r->win_count;
+	if (r->trial_count < sch_max32(TRIAL_FETCHES, 2 * s->concurrency))
+		return;
+	per_s = (double)r->trial_bytes * (double)SCH_SEC / (double)r->trial_ns;
+	if (r->is_trial)
+		trial_end(r, per_s);
+	else if (r->hold > 0)
+		r->hold--;
+	if (!r->is_trial && r->hold == 0)
+		trial_begin(r, per_s);
+	r->trial_ns = r->trial_bytes = r->trial_count = 0;
 }
 
 /*
@@ -31,13 +90,13 @@ void sch_rate_busy(struct rate *r, uint64_t now_ns, bool was_busy)
  */
 static void rate_concurrency(struct sched *s, const struct rate *r, double sample)
 {
-	if (r->drain > 0)
-		return;
 	double rate = sample > r->bytes_per_s ? sample : r->bytes_per_s;
 	double each = (double)r->win_bytes / r->win_count;
 	double n = each > 0 ? 2 * rate * r->latency_ns / (double)SCH_SEC / each + 2 : CONCURRENCY_MIN;
-	uint32_t to = n < 65536 ? (uint32_t)n : 65536;
+	uint32_t to;
 
+	n = (n > CONCURRENCY_MIN ? n : CONCURRENCY_MIN) * r->boost;
+	to = n < 65536 ? (uint32_t)n : 65536;
 	if (!r->win_was_full && to < s->concurrency)
 		return; /* too few requests to tell */
 	s->concurrency = sch_min32(sch_max32(to, CONCURRENCY_MIN), s->cfg.inflight_max);
@@ -48,8 +107,10 @@ static void rate_sample(struct sched *s, struct rate *r, bool is_origin)
 	double sample = (double)r->win_bytes * (double)SCH_SEC / (double)r->win_busy_ns;
 
 	r->bytes_per_s = r->bytes_per_s > 0 ? r->bytes_per_s + (sample - r->bytes_per_s) * 0.3 : sample;
-	if (is_origin)
+	if (is_origin && r->drain == 0) {
+		rate_trial(s, r);
 		rate_concurrency(s, r, sample);
+	}
 	r->overhead_bytes = r->bytes_per_s * r->latency_ns / (double)SCH_SEC / 8;
 	r->win_bytes = r->win_busy_ns = 0;
 	r->win_count = 0;

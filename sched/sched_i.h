@@ -312,6 +312,12 @@ struct rate {
 	bool win_was_full;
 	double overhead_bytes; /* bytes the link carries in one request's overhead */
 	uint32_t drain; /* fetches to land until the queue is dry and the least latency measured */
+
+	/* concurrency by trial: what is measured at `boost`, against before_per_s at the boost before */
+	double boost, boost_before, before_per_s;
+	uint64_t trial_ns, trial_bytes;
+	uint32_t trial_count, hold; /* measurements until the next trial */
+	bool is_trial, is_down;
 };
 
 struct sched {

@@ -401,6 +401,31 @@ static struct cost run_shards(bool is_wrong)
 	return c;
 }
 
+/* One request in twenty is answered in 1 ms, the rest in 15: the least latency says 4 requests, the link holds 50. */
+Test(rate, an_origin_whose_latency_varies)
+{
+	struct sched_config cfg = config(256, 0);
+	struct sched_stats q;
+	uint32_t f, st;
+	uint64_t t0;
+	struct world w;
+
+	cfg.chunk_bytes = 64 * KIB;
+	world_open(&w, &cfg);
+	f = world_file(&w, 6000 * 64 * KIB, true);
+	st = order(&w, f, 0, 0);
+	t0 = w.now_ns;
+	for (uint32_t i = 0; i < 6000; i++) {
+		w.latency_ns = rnd(20) == 0 ? 1000000 : 15000000;
+		cr_assert(world_read(&w, f, i * 64 * KIB, 64 * KIB, 1));
+	}
+	sched_stats_get(w.s, &q);
+	cr_assert_geq(q.concurrency, 16, "%u", q.concurrency);
+	cr_assert_leq(w.now_ns - t0, 8000000000ULL, "%.1f s", (double)(w.now_ns - t0) / 1e9);
+	(void)st;
+	world_close(&w);
+}
+
 Test(wrong, an_order_that_names_other_files)
 {
 	struct cost without = run_shards(false), wrong = run_shards(true);

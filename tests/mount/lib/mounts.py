@@ -54,7 +54,10 @@ def is_mounted(mountpoint):
 
 
 def abort(minor):
-    """End a FUSE connection: every request in it fails, no process stays stuck in it."""
+    """End a FUSE connection: every request in it fails, no process stays stuck in it. Only while it is mounted here: the
+    kernel gives the number of one that went to the next mount on the machine, perhaps another run's."""
+    if all(row[1] != minor for row in table()):
+        return
     try:
         with open(f"{FUSECTL}/{minor}/abort", "w") as f:
             f.write("1")

@@ -512,7 +512,9 @@ static void *loop_main(void *arg)
 		fuse_loop_cfg_set_max_threads(cfg, WORKERS_MAX);
 		fuse_loop_cfg_set_idle_threads(cfg, WORKERS_MAX);
 		fuse_loop_cfg_set_clone_fd(cfg, 0);
-		(void)fuse_session_loop_mt(s->se, cfg);
+		int rc = fuse_session_loop_mt(s->se, cfg);
+		if (rc < 0) /* 0: unmounted or told to stop; the device says ENODEV in both cases and when the connection was aborted */
+			hfs_log(HFS_LOG_ERROR, "%s: the session ended with an error: %s", s->h->opts.mountpoint, strerror(-rc));
 		fuse_loop_cfg_destroy(cfg);
 	}
 	if (s->on_end)

@@ -145,6 +145,7 @@ void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t l
 	r->min_ns = lat < r->min_ns ? lat : r->min_ns;
 	r->latency_ns = r->min_ns < r->min_before_ns ? r->min_ns : r->min_before_ns;
 	r->latency_avg_ns += (lat - r->latency_avg_ns) / 16;
+	r->latency_dev_ns += ((lat > r->latency_avg_ns ? lat - r->latency_avg_ns : r->latency_avg_ns - lat) - r->latency_dev_ns) / 16;
 	r->win_bytes += bytes;
 	r->win_count++;
 	if (!from_tier && s->flight.count >= s->n_late + s->concurrency)

@@ -305,6 +305,7 @@ struct rate {
 	double bytes_per_s;    /* 0: unknown */
 	double latency_ns;     /* the least of the last seconds; 0: unknown */
 	double latency_avg_ns; /* of all */
+	double latency_dev_ns; /* how far from it they are */
 	double min_ns, min_before_ns; /* least latency of this spell and of the one before */
 	uint64_t min_since_ns;
 	uint64_t win_busy_ns, win_bytes, win_last_ns;

@@ -3,7 +3,7 @@
  * sched/when.c - forestall: how far ahead fetching may run, so that it is late nowhere and early nowhere.
  *
  * From the frontier (the lowest high mark) on, missing bytes m are added up; at a distance of d positions the
- * reader arrives after d * tau. Where 1.25 m / B + 1.5 L + backlog >= d * tau the origin would be late if it idled
+ * reader arrives after d * tau. Where 1.25 m / B + 1.5 L + backlog (or mean latency and 6 deviations) >= d * tau the origin would be late if it idled
  * now, so fetching may run up to the last such place. Until B and tau are known it may run as
  * far as the window goes. Positions of one batch share a deadline: d counts from the batch.
  *
@@ -15,6 +15,7 @@
 #define EVALUATE_NS (10 * SCH_MSEC)
 #define BY_BIT 512u
 #define FLOOR 4u
+#define JITTER 6.0
 
 /* Seconds of the merged order's reader a position, in ns; 0: not known. */
 double sch_when_tau(const struct sched *s)
@@ -108,12 +109,15 @@ static void when_limits(struct sched *s, double tau)
 {
 	uint32_t slack;
 	struct walk w = {.tau = tau, .each = (double)(s->fetch_sizes ? s->fetch_sizes : s->cfg.chunk_bytes)};
-	double tier_ns;
+	double tier_ns, jitter_ns;
 
 	w.frontier = when_frontier(s, &slack);
 	w.need_ns_per_byte = 1.25 * (double)SCH_SEC / s->origin.bytes_per_s;
 	w.fixed_ns = 1.5 * s->origin.latency_ns +
 		     (double)s->flight_bytes * (double)SCH_SEC / s->origin.bytes_per_s;
+	/* Where latency varies the least says little: nearly all come within six mean deviations. */
+	jitter_ns = s->origin.latency_avg_ns + JITTER * s->origin.latency_dev_ns;
+	w.fixed_ns = w.fixed_ns > jitter_ns ? w.fixed_ns : jitter_ns;
 	w.frontier = (uint32_t)sch_min64((uint64_t)w.frontier + slack, s->pos.n);
 	s->run_limit = sch_max32(when_walk(s, &w), w.frontier + FLOOR);
 	tier_ns = 20.0 * (double)SCH_MSEC + 3 * s->tier.latency_ns;

@@ -426,6 +426,31 @@ Test(rate, an_origin_whose_latency_varies)
 	world_close(&w);
 }
 
+/* The same for a reader at its own pace: what is late now and then is asked for early enough. */
+Test(rate, latency_that_varies_makes_no_misses)
+{
+	struct sched_config cfg = config(256, 0);
+	struct sched_stats q, before;
+	uint32_t f;
+	struct world w;
+
+	cfg.chunk_bytes = 64 * KIB;
+	world_open(&w, &cfg);
+	f = world_file(&w, 6000 * 64 * KIB, true);
+	order(&w, f, 0, 0);
+	for (uint32_t i = 0; i < 6000; i++) {
+		w.latency_ns = rnd(20) == 0 ? 1000000 : rnd(10) == 0 ? 20000000 : 5000000;
+		if (i == 1000)
+			sched_stats_get(w.s, &before);
+		cr_assert(world_read(&w, f, i * 64 * KIB, 64 * KIB, 1));
+		world_run(&w, w.now_ns + 1500000);
+	}
+	sched_stats_get(w.s, &q);
+	q.prefetch_late_bytes -= before.prefetch_late_bytes;
+	cr_assert_leq(q.prefetch_late_bytes, 50 * 64 * KIB, "late: %lu of 5000", (unsigned long)(q.prefetch_late_bytes / (64 * KIB)));
+	world_close(&w);
+}
+
 Test(wrong, an_order_that_names_other_files)
 {
 	struct cost without = run_shards(false), wrong = run_shards(true);

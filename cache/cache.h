@@ -151,9 +151,13 @@ void cache_evict(struct cache *c, struct cache_file *f, uint64_t chunk_no);
 void cache_file_fail(struct cache *c, struct cache_file *f, uint64_t chunk_no, int err);
 /* As cache_evict() for every chunk of the file; what its parked reads were told they lack is told again, by cb.lost. */
 void cache_file_drop(struct cache *c, struct cache_file *f);
-/* Last resort of a caller who knows of nothing to evict although slots are wanted: some chunk that nothing is under way
- * for, best one that nobody waits for, is evicted. False: there is none. ret_f: a new reference. */
-bool cache_shed(struct cache *c, struct cache_file **ret_f, uint64_t *ret_chunk_no);
+/* Chunks in slots that no order is under way for, for a caller whose books may be wrong: at most n from *cursor (0 at first) on;
+ * *cursor moves on, 0 again at the end. Each file is a new reference. */
+struct cache_idle {
+	struct cache_file *file;
+	uint64_t chunk_no;
+};
+size_t cache_idle_list(struct cache *c, uint64_t *cursor, struct cache_idle *ret, size_t n);
 /* Look a path up with a fresh open and, if it fits one chunk, fetch it whole in the same visit. Answer: cb.resolved. */
 int cache_resolve(struct cache *c, const char *path, uint64_t cookie, uint64_t deadline_ns);
 

@@ -202,7 +202,6 @@ struct cache {
 	uint32_t n_slot_woken, n_tokens_owed;
 	uint64_t starved_ns; /* something last happened to slot_wait */
 	struct chunk *drain, *lost;
-	uint64_t shed_at;    /* where the next search for something to shed begins */
 	uint64_t overdue_ns; /* when to look for overdue orders next */
 	struct parked *parked;
 	struct origin_fd *fd_oldest, *fd_newest;

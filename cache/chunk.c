@@ -230,49 +230,40 @@ void cache_file_drop(struct cache *c, struct cache_file *f)
 		fd_bury(c);
 }
 
-static bool is_idle(const struct chunk *ch, bool may_be_waited_for)
+static bool is_idle(const struct chunk *ch)
 {
-	return !slot_is_none(ch->slot) && bits_is_empty(&ch->running) && ch->fetches == NULL && !ch->is_evicting &&
-	       (may_be_waited_for || ch->waits == NULL);
+	return !slot_is_none(ch->slot) && bits_is_empty(&ch->running) && ch->fetches == NULL && !ch->is_evicting;
 }
 
-static struct chunk *find_idle_locked(struct cache *c, bool may_be_waited_for) HFS_REQUIRES(c->lock)
+static size_t n_idle(const struct chunk *bucket)
 {
-	for (uint64_t i = 0; i <= c->chunk_mask; i++) {
-		uint64_t at = (c->shed_at + i) & c->chunk_mask;
+	size_t n = 0;
 
-		for (struct chunk *ch = c->chunk_table[at]; ch != NULL; ch = ch->hash_next) {
-			if (is_idle(ch, may_be_waited_for)) {
-				c->shed_at = at;
-				return ch;
-			}
-		}
-	}
-	return NULL;
+	for (; bucket != NULL; bucket = bucket->hash_next)
+		n += is_idle(bucket);
+	return n;
 }
 
-bool cache_shed(struct cache *c, struct cache_file **ret_f, uint64_t *ret_chunk_no)
+size_t cache_idle_list(struct cache *c, uint64_t *cursor, struct cache_idle *ret, size_t n)
 {
-	struct chunk *ch;
-	bool has_dead, is_found;
+	size_t k = 0;
 
 	hfs_mutex_lock(&c->lock);
-	ch = find_idle_locked(c, false);
-	if (ch == NULL)
-		ch = find_idle_locked(c, true);
-	is_found = ch != NULL;
-	if (is_found) {
-		cache_file_ref(ch->file);
-		*ret_f = ch->file;
-		*ret_chunk_no = ch->no;
-		ch->is_evicting = true;
-		chunk_settle_locked(c, ch);
+	/* Whole buckets; of one that is longer than n, its first. */
+	for (; *cursor <= c->chunk_mask && k < n; ++*cursor) {
+		if (k > 0 && k + n_idle(c->chunk_table[*cursor]) > n)
+			break;
+		for (struct chunk *ch = c->chunk_table[*cursor]; ch != NULL && k < n; ch = ch->hash_next) {
+			if (!is_idle(ch))
+				continue;
+			cache_file_ref(ch->file);
+			ret[k++] = (struct cache_idle){.file = ch->file, .chunk_no = ch->no};
+		}
 	}
-	has_dead = c->graveyard != NULL;
+	if (*cursor > c->chunk_mask)
+		*cursor = 0;
 	hfs_mutex_unlock(&c->lock);
-	if (has_dead)
-		fd_bury(c);
-	return is_found;
+	return k;
 }
 
 void cache_file_fail(struct cache *c, struct cache_file *f, uint64_t chunk_no, int err)

@@ -139,28 +139,39 @@ static void on_fetched(struct engine *e, struct event *ev)
 		name_trim_locked(e, ev->name);
 }
 
+/* Pages in slots that the scheduler does not know of, and so will never give up. */
+static void shed_unknown(struct engine *e)
+{
+	struct cache_idle idle[64];
+	uint64_t cursor = 0;
+
+	do {
+		size_t n = cache_idle_list(e->cache, &cursor, idle, 64);
+
+		for (size_t i = 0; i < n; i++) {
+			uint32_t name = cache_file_tag(idle[i].file);
+
+			if (!is_current(e, name, idle[i].file) || !sched_page_is_held(e->sched, name, idle[i].chunk_no)) {
+				cache_evict(e->cache, idle[i].file, idle[i].chunk_no);
+				e->n_shed++;
+			}
+			cache_file_put(e->cache, idle[i].file);
+		}
+	} while (cursor != 0);
+}
+
 /*
- * Fetches lack slots. The scheduler gives up pages; if none was given up for a while although it was told, it does not
- * know of those that hold the slots: take some without it.
+ * Fetches lack slots. The scheduler gives up pages; if none was given up for a while although it was told, look whether it
+ * knows of all that hold slots.
  */
 static void on_starved(struct engine *e, const struct event *ev)
 {
-	struct cache_file *f;
-	uint64_t chunk_no;
-
 	sched_shortage(e->sched, ev->name, ev->now_ns);
 	if (e->starving_ns == 0)
 		e->starving_ns = ev->now_ns;
 	if (ev->now_ns < e->starving_ns + STARVING_NS)
 		return;
-	for (uint32_t n = 0; n < ev->name && cache_shed(e->cache, &f, &chunk_no); n++) {
-		uint32_t name = cache_file_tag(f);
-
-		if (is_current(e, name, f))
-			sched_dropped(e->sched, name, chunk_no);
-		cache_file_put(e->cache, f);
-		e->n_shed++;
-	}
+	shed_unknown(e);
 	e->starving_ns = 0;
 }
 

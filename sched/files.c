@@ -337,6 +337,13 @@ uint32_t sched_file_frames(const struct sched *s, uint32_t file)
 	return f ? f->n_frames : 0;
 }
 
+bool sched_page_is_held(const struct sched *s, uint32_t file, uint64_t chunk_no)
+{
+	uint32_t pg = sch_page_find(s, file, chunk_no);
+
+	return pg != SCH_NONE && s->pages[pg].frame != SCH_NONE;
+}
+
 void sched_file_forget(struct sched *s, uint32_t file)
 {
 	struct file *f = sch_file(s, file);

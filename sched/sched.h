@@ -79,6 +79,8 @@ void sched_file_changed(struct sched *s, uint32_t file, uint64_t size_bytes);
 bool sched_file_is_idle(const struct sched *s, uint32_t file);
 /* Pages of the file that are resident or in flight. */
 uint32_t sched_file_frames(const struct sched *s, uint32_t file);
+/* Is this page resident or in flight in the scheduler's books? */
+bool sched_page_is_held(const struct sched *s, uint32_t file, uint64_t chunk_no);
 void sched_file_forget(struct sched *s, uint32_t file); /* REQUIRES sched_file_is_idle */
 
 /* ---- streams: the written order --------------------------------------------- */

@@ -178,35 +178,35 @@ Test(cache_lost, bounded_copies)
 	world_close(&w);
 }
 
-Test(cache_lost, shedding)
+/* Chunks in slots that nothing is under way for, each once, in any number of steps. */
+Test(cache_lost, idle_chunks)
 {
-	struct cache_file *f, *got = NULL;
-	uint64_t chunk_no = 99;
-	struct reader rd;
+	struct cache_idle idle[2];
+	struct cache_file *f;
+	uint64_t cursor = 0;
+	unsigned seen = 0;
 	struct world w;
+	size_t n;
 
 	world_open(&w, 4, CHUNK);
 	world_write(&w, "f", 1, 1, 4 * CHUNK);
 	f = world_get(&w, "f");
-	cr_assert_not(cache_shed(w.cache, &got, &chunk_no), "nothing is there");
-	cr_assert_eq(world_fetch(&w, f, 1, 0, CHUNK, true), 0);
-	cr_assert_eq(world_fetch(&w, f, 2, 0, CHUNK, true), 0);
-	world_wait_fetched(&w, 2);
-	(void)park(&rd, &w, f, CHUNK, 3 * CHUNK); /* waits for chunk 3; has 1 and 2 */
-	cr_assert_eq(world_fetch(&w, f, 0, 0, CHUNK, true), 0);
+	cr_assert_eq(cache_idle_list(w.cache, &cursor, idle, 2), 0, "nothing is there");
+	cr_assert_eq(cursor, 0);
+	for (unsigned i = 0; i < 3; i++)
+		cr_assert_eq(world_fetch(&w, f, i, 0, CHUNK, true), 0);
 	world_wait_fetched(&w, 3);
-	cr_assert(cache_shed(w.cache, &got, &chunk_no));
-	cr_assert_eq(got, f);
-	cr_assert_eq(chunk_no, 0, "nobody waits for it");
-	cache_file_put(w.cache, got);
-	for (unsigned i = 0; i < 2; i++) {
-		cr_assert(cache_shed(w.cache, &got, &chunk_no));
-		cr_assert(chunk_no == 1 || chunk_no == 2);
-		cache_file_put(w.cache, got);
-	}
-	cr_assert_not(cache_shed(w.cache, &got, &chunk_no));
-	cr_assert_eq(world_fetch(&w, f, 3, 0, CHUNK, true), 0);
-	finish(&rd, 1);
+	do {
+		n = cache_idle_list(w.cache, &cursor, idle, 2);
+		cr_assert_leq(n, 2);
+		for (size_t i = 0; i < n; i++) {
+			cr_assert_eq(idle[i].file, f);
+			cr_assert_not(seen & 1u << idle[i].chunk_no);
+			seen |= 1u << idle[i].chunk_no;
+			cache_file_put(w.cache, idle[i].file);
+		}
+	} while (cursor != 0);
+	cr_assert_eq(seen, 7);
 	cache_file_put(w.cache, f);
 	world_close(&w);
 }

@@ -220,6 +220,30 @@ Test(engine, an_old_generation_finds_room)
 	engine_world_close(&ew);
 }
 
+/* A page that came into a slot behind the scheduler's back holds it only until somebody needs it. */
+Test(engine, slots_that_the_books_do_not_have)
+{
+	struct engine_world ew;
+	struct cache_file *f, *g;
+
+	engine_world_open(&ew, 2, CHUNK);
+	world_write(&ew.w, "f", 1, 1, 4 * CHUNK);
+	world_write(&ew.w, "g", 2, 1, 4 * CHUNK);
+	f = engine_world_get(&ew, "f", 1);
+	g = engine_world_get(&ew, "g", 1);
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(engine_world_read(&ew, f, i * CHUNK, CHUNK, 1, 1, 1), 0);
+		hfs_mutex_lock(&ew.e->lock);
+		sched_dropped(ew.e->sched, cache_file_tag(f), i); /* now its books are wrong */
+		hfs_mutex_unlock(&ew.e->lock);
+	}
+	for (unsigned i = 0; i < 4; i++)
+		cr_assert_eq(engine_world_read(&ew, g, i * CHUNK, CHUNK, 1, 2, 1), 0);
+	engine_world_put(&ew, f, 1);
+	engine_world_put(&ew, g, 1);
+	engine_world_close(&ew);
+}
+
 /* ---- few slots -------------------------------------------------------------------------------- */
 
 #define FILES 8u

@@ -345,24 +345,12 @@ __attribute__((noreturn)) static void be_daemon(struct run *run)
 	down(run, HFS_EXIT_OK);
 }
 
-int main(int argc, char **argv)
+/* The exit status of the command; the daemon does not return. */
+static int start(struct run *run)
 {
-	/* Threads that hang in the origin point into it to the end. */
-	struct run *run = calloc(1, sizeof(*run));
 	pid_t pid;
-	int r;
+	int r = prepare(run);
 
-	if (!run)
-		return HFS_EXIT_SYSTEM;
-	run->h.io = cache_io_system();
-	run->ready_fd = run->ctl_lock = -1;
-	r = hfs_opts_parse(argc, argv, &run->h.opts, stdout, stderr);
-	if (r != 0) {
-		free(run);
-		return r < 0 ? HFS_EXIT_USAGE : HFS_EXIT_OK;
-	}
-	fuse_set_log_func(from_libfuse);
-	r = prepare(run);
 	if (r != 0)
 		return r;
 	if (!run->h.opts.is_foreground) {
@@ -378,4 +366,20 @@ int main(int argc, char **argv)
 			return pid < 0 ? HFS_EXIT_SYSTEM : life_parent(pid, run->ready_fd, run->h.opts.mountpoint, stderr);
 	}
 	be_daemon(run);
+}
+
+int main(int argc, char **argv)
+{
+	/* Threads that hang in the origin point into it to the end of the process; so long lives this frame in the daemon. */
+	struct run run = {.h = {.io = cache_io_system()}, .ready_fd = -1, .ctl_lock = -1};
+	int r = hfs_opts_parse(argc, argv, &run.h.opts, stdout, stderr);
+
+	if (r != 0) {
+		r = r < 0 ? HFS_EXIT_USAGE : HFS_EXIT_OK;
+	} else {
+		fuse_set_log_func(from_libfuse);
+		r = start(&run);
+	}
+	hfs_opts_finish(&run.h.opts);
+	return r;
 }

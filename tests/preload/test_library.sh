@@ -49,7 +49,9 @@ else
     "$program" --require-cuda "$dir" - <<<file >/dev/null 2>&1
     [ $? -eq 2 ] || fail "--require-cuda without CUDA: status $?"
 fi
-if [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null; then
+if [ -n "${HINTFS_SAN:-}" ]; then
+    echo "not tried here: memory that may not be locked (a sanitizer's mlock does nothing and says it did)"
+elif [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null; then
     # Without the right to lock, and no limit to do it within: plain memory, said so. The order is on stdin, as the
     # user may not read our folder's parent.
     chmod 755 "$dir"

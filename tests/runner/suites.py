@@ -288,7 +288,8 @@ def main():
         print("FAILED: no such case, so nothing ran")
         total.failed = 1
     interrupted = False
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for sign in (signal.SIGINT, signal.SIGTERM):  # SIGINT is ignored in a background job of a shell
+        signal.signal(sign, signal.default_int_handler)
     try:
         for case in cases:
             total.add(run_case(case, build, logs, options))

@@ -353,6 +353,9 @@ static int fetch_visit(struct sched *s, uint32_t p)
 
 	if (is_name && s->n_resolving >= SCH_RESOLVES_MAX)
 		return 0;
+	/* Its size became known: what stands for the name is one page of many, and the rest of the window lies before it. */
+	if (s->files[file].stale_in == s->rebuilds + 1)
+		return 0;
 	if (!sch_fetch_may(s, false, is_name ? (uint32_t)s->cfg.chunk_bytes : sch_position_bytes(s, p)))
 		return -EAGAIN;
 	if (!is_name)

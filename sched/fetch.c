@@ -256,13 +256,18 @@ static uint64_t window_batch(const struct stream *st, uint64_t visit)
 }
 
 /* First position past the stream's @window: bytes or batches ahead of its low mark. */
+static bool position_is_known(const struct sched *s, uint32_t p)
+{
+	return s->files[s->pages[s->pos.page[p]].file].state == FILE_KNOWN;
+}
+
 static void window_update(struct sched *s, uint32_t stream)
 {
 	struct stream *st = &s->streams[stream];
 	uint64_t bytes = 0, batches = 0, visit = UINT64_MAX, batch = UINT64_MAX;
 
 	st->is_win_stale = false;
-	st->win_limit = SCH_NONE;
+	st->win_limit = st->win_unknown = SCH_NONE;
 	if (!st->window_bytes && !st->window_batches)
 		return;
 	for (uint32_t p = st->low; p < s->pos.n; p++) {
@@ -271,6 +276,8 @@ static void window_update(struct sched *s, uint32_t stream)
 		if (s->pos.stream[p] != stream || sch_position_is_done(s, p))
 			continue;
 		bytes += sch_position_bytes(s, p);
+		if (st->win_unknown == SCH_NONE && !position_is_known(s, p))
+			st->win_unknown = p;
 		if (st->window_batches && st->visit_base + s->pos.visit[p] != visit) {
 			visit = st->visit_base + s->pos.visit[p];
 			batches += window_batch(st, visit) != batch;
@@ -284,12 +291,22 @@ static void window_update(struct sched *s, uint32_t stream)
 	}
 }
 
+/* A size became known: windows of bytes end elsewhere now. */
+void sch_windows_stale(struct sched *s)
+{
+	for (uint32_t i = 0; i < s->n_streams; i++)
+		s->streams[i].is_win_stale = s->streams[i].is_win_stale || s->streams[i].window_bytes;
+}
+
 static bool fetch_is_allowed(struct sched *s, uint32_t p)
 {
 	struct stream *st = sch_position_stream(s, p);
 
 	if (st->is_win_stale)
 		window_update(s, s->pos.stream[p]);
+	/* Behind a name whose size nobody knows a window of bytes may have ended already: names are looked up, no data comes. */
+	if (st->window_bytes && p > st->win_unknown && position_is_known(s, p))
+		return false;
 	return p < st->win_limit && st->spent_bytes < (uint64_t)s->slots * s->cfg.chunk_bytes;
 }
 

@@ -255,6 +255,7 @@ void sched_file_resolved(struct sched *s, uint32_t file, int err, uint64_t size_
 	if (size_bytes == SCHED_SIZE_UNKNOWN)
 		return;
 	f->size_bytes = size_bytes;
+	sch_windows_stale(s);
 	f->state = FILE_KNOWN;
 	if (size_bytes > s->cfg.chunk_bytes || size_bytes == 0) {
 		file_resolve_drop(s, file); /* nothing follows: more than the first visit can bring */

@@ -179,7 +179,8 @@ struct merge_key {
 	double time;
 };
 
-static struct merge_key stream_key(const struct sched *s, const struct stream *st, bool by_batch)
+/* tau: sch_when_tau(), asked once for all streams. */
+static struct merge_key stream_key(const struct stream *st, bool by_batch, double tau)
 {
 	struct merge_key k = {0};
 
@@ -190,8 +191,8 @@ static struct merge_key stream_key(const struct sched *s, const struct stream *s
 		k.batch = b == SCH_NONE ? 0 : sch_batch_number(st, b) + 1;
 		return k;
 	}
-	k.time = (double)(st->mat_visit - st->low_visit) * (st->tau_ns > 0 ? st->tau_ns : sch_when_tau(s));
-	if (sch_when_tau(s) <= 0)
+	k.time = (double)(st->mat_visit - st->low_visit) * (st->tau_ns > 0 ? st->tau_ns : tau);
+	if (tau <= 0)
 		k.time = (double)(st->mat_visit - st->low_visit);
 	return k;
 }
@@ -210,6 +211,7 @@ static uint32_t merge_pick(const struct sched *s)
 	uint32_t best = SCH_NONE, n = 0;
 	struct merge_key best_key = {0};
 	bool by_batch = true;
+	double tau;
 
 	for (uint32_t i = 0; i < s->n_streams; i++) {
 		if (!stream_has_more(&s->streams[i]))
@@ -221,12 +223,13 @@ static uint32_t merge_pick(const struct sched *s)
 	if (n <= 1)
 		return best;
 	best = SCH_NONE;
+	tau = by_batch ? 0 : sch_when_tau(s);
 	for (uint32_t i = 0; i < s->n_streams; i++) {
 		struct merge_key k;
 
 		if (!stream_has_more(&s->streams[i]))
 			continue;
-		k = stream_key(s, &s->streams[i], by_batch);
+		k = stream_key(&s->streams[i], by_batch, tau);
 		if (best == SCH_NONE || key_less(&k, &best_key)) {
 			best = i;
 			best_key = k;

@@ -163,6 +163,7 @@ struct stream {
 	uint64_t blocked_in;  /* fetch round in which it had all it may have */
 	uint64_t spent_bytes; /* fetched for it and not read since: at most one window (law 9) */
 	uint32_t win_limit; /* first position past @window */
+	uint32_t win_unknown; /* first position in it whose file has no known size; SCH_NONE */
 	bool is_win_stale;
 
 	double confidence;
@@ -513,6 +514,7 @@ enum fetch_for { FETCH_AHEAD, FETCH_DEMAND, FETCH_AGAIN /* said again, although 
 int sch_fetch_page(struct sched *s, uint32_t pg, const struct blocks *want, enum fetch_for who, uint64_t deadline_ns);
 void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *want);
 void sch_fetch_run(struct sched *s, size_t max);
+void sch_windows_stale(struct sched *s);
 bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes);
 void sch_fetch_unwanted(struct sched *s); /* after a list was dropped: call its fetches back */
 int sch_fetch_resolve(struct sched *s, uint32_t pg, bool is_demand, uint64_t deadline_ns);

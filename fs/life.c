@@ -349,7 +349,7 @@ static void *guard_main(void *arg)
 		    (si.ssi_signo == SIGTERM || si.ssi_signo == SIGINT))
 			break;
 	}
-	life_leave(g.mounts, false, HFS_EXIT_OK);
+	life_leave(g.mounts, atomic_load(&g.mounts->is_stopped), HFS_EXIT_OK);
 }
 
 int life_guard(struct life *l, const struct life_mounts *m, unsigned timeout_ms)

@@ -22,6 +22,7 @@
 
 #include "cache/base/err.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/types.h>
@@ -58,6 +59,7 @@ void life_failed(int fd, int exit_code);
 struct life_mounts {
 	const char *mountpoint, *ctl_dir;
 	unsigned mount_minor, ctl_minor; /* of our FUSE connections; 0: unknown */
+	_Atomic bool is_stopped; /* both sessions are unmounted: what lies there by now with our numbers may be a successor's */
 	bool is_ctl_dir_ours;
 };
 

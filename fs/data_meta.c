@@ -116,6 +116,7 @@ static void job_lookup(void *arg)
 	node_put(v->nodes, n);
 	goto out;
 fail:
+	data_stale_forget(v, r->tid, r->node_id, r->name_own);
 	if (rc == -ENOENT) {
 		n = node_find(v->nodes, r->node, r->name_own, strlen(r->name_own), false);
 		if (n) {

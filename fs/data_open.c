@@ -9,7 +9,8 @@
  *          this generation.
  * An OPEN by a noted thread of a kept node binds to it without asking if fresh >= since: the content is not older than the
  * caller's open(). It need not be the same thread's LOOKUP: threads that look one name up at a time share
- * the answer to one of them.
+ * the answer to one of them. A note dies with the open() it was made in: with the answer to its OPEN, or to a LOOKUP that
+ * fails; else the thread's next open() would be judged by the time of an earlier one, and could bind to what is stale by now.
  */
 #include "fs/data_i.h"
 
@@ -69,6 +70,16 @@ static void note_add(struct data_view *v, const struct data_req *r)
 				  .tid = r->tid, .name = copy };
 	v->n_stale++;
 	hfs_cond_signal(&v->wake);
+	hfs_mutex_unlock(&v->lock);
+}
+
+/* This thread's open() of the name is decided, without the note's help. */
+void data_stale_forget(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
+{
+	hfs_mutex_lock(&v->lock);
+	struct stale_note *s = note_find_locked(v, tid, parent_id, name);
+	if (s)
+		note_clear_locked(v, s);
 	hfs_mutex_unlock(&v->lock);
 }
 
@@ -212,11 +223,13 @@ static void job_open(void *arg)
 	int fd = -1, rc = path ? origin_open(r->v->h->origin, path, &fd, &attr) : -ENOMEM;
 
 	if (rc == 0 && hfs_identity_equal(&attr.id, &r->node->attr.id)) {
+		data_stale_forget(r->v, r->tid, r->node->parent->id, r->node->name);
 		answer_open(r, path, fd);
 		fd = -1;
 	} else if (rc == 0 || rc == -EISDIR || rc == -ELOOP || rc == -ENXIO || rc == -ESTALE) {
 		answer_estale(r);
 	} else {
+		data_stale_forget(r->v, r->tid, r->node->parent->id, r->node->name);
 		data_answer(r, rc, NULL);
 	}
 	if (fd >= 0)

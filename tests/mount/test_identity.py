@@ -5,6 +5,7 @@ import os
 import pytest
 
 from lib import env, pattern, procs, tree
+from lib.probe import Probe
 
 BYTES = 5 * 256 * 1024 + 4096 + 16  # more than five chunks of 256 KiB
 
@@ -78,6 +79,33 @@ def test_replaced_while_stats_walk_by(mount, slow, tmp):
     result = procs.run([env.prog("mt_identity"), "resize", folder, hfs.path, env.scaled(40, 200), BYTES], timeout=150)
     assert result.rc == 0, (result.out, result.err[-2000:])
     assert walker.is_running(), "ls or stat failed"
+
+
+def test_a_failed_open_leaves_nothing_behind(mount, slow, tmp):
+    """A thread's open() fails after its ESTALE; what others look up meanwhile must not answer its next open()."""
+    folder = os.path.join(tmp, "origin")
+    os.makedirs(folder)
+
+    def put(size):
+        with open(os.path.join(folder, "new"), "wb") as f:
+            f.write(b"x" * size)
+        os.rename(os.path.join(folder, "new"), os.path.join(folder, "f"))
+
+    put(1000)
+    far = slow(folder)
+    hfs = mount(far.path, revalidate="60")
+    one, two = Probe(), Probe()
+    try:
+        assert one.ask("cat", hfs.p("f"))[1] == two.ask("cat", hfs.p("f"))[1] == 1000
+        put(2000)
+        far.rule(glob="f", op="OPEN", skip=1, count=1, errno="EACCES")  # the second: of the walk after the ESTALE
+        assert one.ask("cat", hfs.p("f"))[1] == "EACCES", " ".join(f"{r.op}:{r.err}" for r in far.records(op=None))
+        assert two.ask("cat", hfs.p("f"))[1] == 2000
+        put(3000)
+        assert one.ask("cat", hfs.p("f"))[1] == 3000
+    finally:
+        one.close()
+        two.close()
 
 
 def content(path):

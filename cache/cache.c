@@ -35,6 +35,7 @@ static void tell_fetch(struct cache *c, struct fetch *f)
 		.origin_bytes = f->origin_bytes,
 		.issued_ns = f->issued_ns != 0 ? f->issued_ns : f->done_ns,
 		.done_ns = f->done_ns,
+		.is_tier_missed = f->is_tier_missed,
 	};
 	struct cache_file *file = f->file;
 

@@ -31,6 +31,7 @@
 #include <sys/uio.h>
 
 struct cache;
+struct tier;
 struct cache_file; /* one generation of one origin file: identity + a path to reopen it; counted */
 
 struct cache_fetch_result {
@@ -40,6 +41,7 @@ struct cache_fetch_result {
 	int err;		       /* 0: valid now. -ECANCELED: unfetched. -ESTALE: identity changed */
 	uint64_t origin_bytes;	       /* bytes that really came from the origin */
 	uint64_t issued_ns, done_ns;   /* CLOCK_MONOTONIC */
+	bool is_tier_missed;	       /* the disk tier was asked and did not have it after all */
 };
 
 struct cache_callbacks {
@@ -72,6 +74,7 @@ struct cache_config {
 	uint32_t fds_max;      /* origin descriptors kept; 0: from RLIMIT_NOFILE, reserve kept */
 	uint64_t origin_timeout_ns; /* 0: wait as a hard NFS mount does */
 	struct origin *origin; /* borrowed until cache_destroy */
+	struct tier *tier;     /* the same; asked before the origin is. NULL: none */
 	const struct cache_io *io;
 	struct cache_callbacks cb;
 };
@@ -160,6 +163,17 @@ struct cache_idle {
 size_t cache_idle_list(struct cache *c, uint64_t *cursor, struct cache_idle *ret, size_t n);
 /* Look a path up with a fresh open and, if it fits one chunk, fetch it whole in the same visit. Answer: cb.resolved. */
 int cache_resolve(struct cache *c, const char *path, uint64_t cookie, uint64_t deadline_ns);
+
+/* ---- the disk tier ------------------------------------------------------------------ */
+/* Its names are the files' newest paths. All but cache_file_find() need cfg.tier. */
+
+/* The generation with this identity, if it is known: a new reference, or NULL. */
+struct cache_file *cache_file_find(struct cache *c, const struct hfs_identity *id);
+/* A copy of the resident chunk is queued for the tier: as tier_admit(). -ENOENT: not wholly in a slot now. */
+int cache_tier_admit(struct cache *c, struct cache_file *f, uint64_t chunk_no, uint64_t cookie);
+void cache_tier_drop(struct cache *c, struct cache_file *f, uint64_t chunk_no);
+/* As tier_map(). */
+uint64_t cache_tier_map(struct cache *c, struct cache_file *f, uint64_t *bits, size_t n_words);
 
 /* ---- figures ------------------------------------------------------------------------- */
 

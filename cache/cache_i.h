@@ -6,7 +6,7 @@
  *   chunk.c  (file, chunk_no) -> slot, valid and running blocks, fetches and reads that hang on it; what is lost
  *   read.c   serving, parking, answering reads
  *   fetch.c  orders: the queue, joining, cancelling
- *   visit.c  what an origin thread does with one order
+ *   visit.c  what an origin thread does with one order; visit_tier.c: what of it the disk tier does
  *   cache.c  life, housekeeping, figures
  *
  * Locks. c->lock (rank CACHE) guards everything but the table of generations, which has files_lock (rank
@@ -157,6 +157,7 @@ struct fetch {
 	struct bits blocks;
 	uint32_t off_bytes, len_bytes;
 	bool is_demand, is_resolve, is_slot_woken;
+	bool is_tier_tried, is_tier_missed; /* the tier was asked for it; in vain */
 	bool is_probed;	  /* its file's identity was seen in an earlier or in this visit */
 	bool has_fetched; /* some of it was read, by this or by the one it joined */
 	int err;

@@ -109,6 +109,18 @@ static void revive_locked(struct cache_file *f, const char *path)
 	atomic_store(&f->is_superseded, false);
 }
 
+struct cache_file *cache_file_find(struct cache *c, const struct hfs_identity *id)
+{
+	struct cache_file *f;
+
+	hfs_mutex_lock(&c->files_lock);
+	f = find_locked(c, id, hfs_identity_hash(id));
+	if (f != NULL)
+		cache_file_ref(f);
+	hfs_mutex_unlock(&c->files_lock);
+	return f;
+}
+
 struct cache_file *cache_file_get(struct cache *c, const struct hfs_identity *id, const char *path)
 {
 	uint64_t hash = hfs_identity_hash(id);

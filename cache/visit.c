@@ -11,12 +11,12 @@
  * 4. Trouble that may pass (transient errnos, a short read of an unchanged file) is tried again with back-off for at
  * most RETRY_NS, or origin_timeout; then its errno goes to all who wait, and nothing of it stays (law 10).
  *
- * The tier: an order that a local copy can answer would be served between the slot and the origin's descriptor,
- * in run_locked(); everything before and after is the same.
+ * The disk tier: an order that it can answer needs no descriptor and no call of the origin; a miss goes on to the origin in the
+ * same visit (visit_tier.c).
  *
  * Lock: functions named _locked hold c->lock and may leave it for the time of an origin call.
  */
-#include "cache/cache_i.h"
+#include "cache/visit_i.h"
 
 #include "cache/base/arith.h"
 #include "cache/base/err.h"
@@ -27,8 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECES_MAX 64
-#define RUN_FETCHES_MAX 16
 #define RUN_BYTES (UINT64_C(1) << 20)	   /* one request's worth: merging more delays the first chunk ... */
 #define RUN_BYTES_BUSY (UINT64_C(4) << 20) /* ... which pays only when all threads are at work anyway */
 #define RETRY_NS (UINT64_C(600) * HFS_NS_PER_MS)
@@ -37,30 +35,6 @@
 
 /* Outcomes beside 0 and negative errnos. */
 enum { VISIT_CHANGED = 1, VISIT_SHORT = 2 };
-
-struct piece {
-	uint64_t off_bytes;
-	uint8_t *buf;
-	uint32_t len;
-};
-
-struct figures {
-	uint64_t reads, bytes, short_reads, retries;
-};
-
-/* One visit: fetches of adjacent chunks of one file, read together. */
-struct run {
-	struct cache_file *file; /* counted by the fetches */
-	struct origin_fd *ofd;
-	struct fetch *fetches[RUN_FETCHES_MAX];
-	struct bits sets[RUN_FETCHES_MAX]; /* blocks being read for each */
-	unsigned n;
-	struct piece pieces[PIECES_MAX];
-	unsigned n_pieces;
-	uint64_t bytes;
-	bool has_reopened;
-	struct figures fig;
-};
 
 /* ---- trying again ---- */
 
@@ -471,7 +445,7 @@ static void settle_share_locked(struct cache *c, struct chunk *ch, const struct 
 	}
 }
 
-static void run_finish_locked(struct cache *c, struct run *run, int err, struct batch *b) HFS_REQUIRES(c->lock)
+void run_finish_locked(struct cache *c, struct run *run, int err, struct batch *b)
 {
 	c->stats.origin_reads += run->fig.reads;
 	c->stats.origin_bytes += run->fig.bytes;
@@ -562,12 +536,9 @@ static bool probe_locked(struct cache *c, struct fetch *f, struct origin_fd *ofd
 	return false;
 }
 
-static void read_with_fd_locked(struct cache *c, struct fetch *f, struct run *run, struct batch *b)
-	HFS_REQUIRES(c->lock)
+bool run_begin_locked(struct cache *c, struct fetch *f, struct run *run, struct batch *b)
 {
-	uint64_t off_bytes = (f->chunk->no << c->chunk_shift) + f->off_bytes;
 	enum fetch_state wait;
-	int err;
 
 	if (!run_add_locked(c, run, f, &wait)) {
 		if (wait == FETCH_WAIT_FILE) {
@@ -584,11 +555,22 @@ static void read_with_fd_locked(struct cache *c, struct fetch *f, struct run *ru
 			fetch_review_locked(c, f, b); /* others were quicker */
 			chunk_settle_locked(c, ch);
 		}
-		return;
+		return false;
 	}
 	for (struct fetch *other = f->chunk->fetches; other != NULL; other = other->chunk_next)
 		if (other->state == FETCH_WAIT_SLOT) /* it has one now */
 			fetch_enqueue_locked(c, other, true);
+	return true;
+}
+
+static void read_with_fd_locked(struct cache *c, struct fetch *f, struct run *run, struct batch *b)
+	HFS_REQUIRES(c->lock)
+{
+	uint64_t off_bytes = (f->chunk->no << c->chunk_shift) + f->off_bytes;
+	int err;
+
+	if (!run_begin_locked(c, f, run, b))
+		return;
 	run_extend_locked(c, run);
 	hfs_mutex_unlock(&c->lock);
 	err = read_run(c, run);
@@ -609,6 +591,8 @@ static void run_locked(struct cache *c, struct fetch *f, struct batch *b) HFS_RE
 	run.bytes = 0;
 	run.has_reopened = false;
 	run.fig = (struct figures){0};
+	if (run_from_tier_locked(c, f, &run, b))
+		return;
 	err = get_fd_locked(c, f, b, &run.ofd);
 	if (run.ofd == NULL) {
 		if (err != 0)

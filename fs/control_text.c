@@ -6,6 +6,7 @@
 #include "fs/control_i.h"
 
 #include "cache/base/time.h"
+#include "cache/tier.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -73,6 +74,9 @@ void control_print_readme(struct control *c, FILE *out)
 struct figures {
 	struct cache_stats cache;
 	struct sched_stats sched;
+	struct tier_stats tier;
+	uint64_t tier_bypass;
+	const char *tier_state;
 	uint64_t rss_bytes, n_streams;
 	double uptime_s;
 	char *data; /* lines of the data session; owned, may be NULL */
@@ -124,6 +128,9 @@ static void gather(struct control *c, struct figures *f)
 {
 	memset(f, 0, sizeof(*f));
 	engine_stats(c->h->engine, &f->cache, &f->sched);
+	f->tier_state = engine_tier_stats(c->h->engine, &f->tier) ? tier_state_name(f->tier.state) : "off";
+	for (size_t i = 0; i < TIER_CAUSE_N; i++)
+		f->tier_bypass += f->tier.bypassed[i];
 	f->rss_bytes = rss_bytes();
 	f->n_streams = count_streams(c);
 	f->uptime_s = (double)(hfs_now_ns() - c->h->started_ns) / 1e9;
@@ -185,7 +192,9 @@ static void print_figures(struct control *c, const struct figures *f, FILE *out)
 	fprintf(out, "slots_total %u\nslots_used %u\nslots_pinned %u\n", ca->slots_total, ca->slots_used,
 		ca->slots_pinned);
 	fprintf(out, "inflight_bytes " U64 "rss_bytes " U64, ca->inflight_bytes, f->rss_bytes);
-	fputs("tier_state off\ntier_bytes 0\ntier_inodes 0\ntier_hit_bytes 0\ntier_bad 0\ntier_bypass 0\n", out);
+	fprintf(out,
+		"tier_state %s\ntier_bytes " U64 "tier_inodes " U64 "tier_hit_bytes " U64 "tier_bad " U64 "tier_bypass " U64,
+		f->tier_state, f->tier.bytes, f->tier.inodes, f->tier.hit_bytes, f->tier.bad, f->tier_bypass);
 	fprintf(out, "stale " U64 "late_metadata " U64, ca->stale + atomic_load(&c->h->stale_opens),
 		atomic_load(&c->h->late_metadata));
 	fprintf(out, "streams " U64 "pending_entries " U64 "missing_entries " U64 "bound_s %.3f\nbound_bytes " U64,
@@ -349,6 +358,11 @@ void control_print_metrics(struct control *c, FILE *out)
 		{"slots_pinned", "gauge", "Slots being copied out.", f.cache.slots_pinned},
 		{"inflight_bytes", "gauge", "Bytes asked of the origin and not yet here.",
 		 (double)f.cache.inflight_bytes},
+		{"tier_bytes", "gauge", "Bytes the disk tier takes.", (double)f.tier.bytes},
+		{"tier_inodes", "gauge", "Inodes the disk tier takes.", (double)f.tier.inodes},
+		{"tier_hit_bytes_total", "counter", "Bytes read from the disk tier.", (double)f.tier.hit_bytes},
+		{"tier_bad_total", "counter", "Data on the disk tier that failed its check.", (double)f.tier.bad},
+		{"tier_bypass_total", "counter", "Reads and admissions that passed the disk tier by.", (double)f.tier_bypass},
 		{"rss_bytes", "gauge", "Resident memory of the daemon.", (double)f.rss_bytes},
 		{"stale_total", "counter", "Origin files that changed under a reader.",
 		 (double)(f.cache.stale + atomic_load(&c->h->stale_opens))},

@@ -4,6 +4,8 @@
  */
 #include "fs/engine_i.h"
 
+#include "cache/tier.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +13,7 @@
 #define EVENTS_FIRST 256u
 #define PUMP_ROUNDS_MAX 16 /* then the timer thread goes on: a reader's thread is not kept for ever */
 #define SWEEP_NAMES 512u
+#define TIER_END_MS 2000 /* for what is not on disk yet */
 #define TIMER_IDLE_NS (1000 * HFS_NS_PER_MS)
 
 /* ---- events -------------------------------------------------------------------------- */
@@ -20,6 +23,7 @@ static void event_drop(struct engine *e, const struct event *ev)
 	if (ev->file)
 		cache_file_put(e->cache, ev->file);
 	free(ev->path);
+	free(ev->news);
 }
 
 void engine_post(struct engine *e, const struct event *ev)
@@ -88,6 +92,9 @@ void engine_run_locked(struct engine *e, struct wait **done)
 		return;
 	do {
 		n = sched_step(e->sched, hfs_now_ns(), acts, ACTIONS_MAX);
+		for (size_t i = 0; e->tier && i < n; i++) /* an EVICT may be the last that its name was kept for */
+			if (acts[i].kind == SCHED_TIER_DROP)
+				tier_act_drop_locked(e, &acts[i]);
 		for (size_t i = 0; i < n; i++)
 			engine_execute_locked(e, &acts[i], done);
 	} while (n == ACTIONS_MAX);
@@ -188,7 +195,8 @@ static void on_fetched(void *ctx, const struct cache_fetch_result *r)
 			    .fetch_off = r->off_bytes,
 			    .fetch_len = r->len_bytes,
 			    .issued_ns = r->issued_ns,
-			    .now_ns = r->done_ns };
+			    .now_ns = r->done_ns,
+			    .is_tier_missed = r->is_tier_missed };
 
 	cache_file_ref(r->file);
 	engine_post(e, &ev);
@@ -345,6 +353,10 @@ static int engine_init(struct engine *e)
 	e->attrs = calloc(ATTRS_SLOTS, sizeof(*e->attrs));
 	if (!e->attrs)
 		return -ENOMEM;
+	if (e->cfg.tier) {
+		HFS_TRY(tier_begin(e));
+		sc.disk_pages = tier_pages_that_fit(e);
+	}
 	HFS_TRY(sched_create(&sc, &e->sched));
 	e->cfg.cache.cb = (struct cache_callbacks){ .ctx = e,
 						    .fetched = on_fetched,
@@ -375,7 +387,9 @@ int engine_create(const struct engine_config *cfg, struct engine **ret_e)
 	hfs_mutex_init(&e->attr_lock, HFS_RANK_LEAF);
 	hfs_mutex_init(&e->record_lock, HFS_RANK_LEAF);
 	hfs_cond_init(&e->timer_wake);
+	hfs_mutex_lock(&e->lock); /* news of the first threads has to wait for the rest */
 	rc = engine_init(e);
+	hfs_mutex_unlock(&e->lock);
 	if (rc) {
 		engine_shutdown(e);
 		engine_destroy(e, 0);
@@ -403,6 +417,8 @@ void engine_shutdown(struct engine *e)
 	e->is_timer_started = false;
 	if (e->cache)
 		cache_shutdown(e->cache);
+	if (e->tier)
+		tier_shutdown(e->tier);
 }
 
 bool engine_destroy(struct engine *e, unsigned wait_ms)
@@ -411,13 +427,14 @@ bool engine_destroy(struct engine *e, unsigned wait_ms)
 
 	if (!e)
 		return true;
-	/* The cache's workers may still call back until cache_destroy() has seen them end. */
+	/* The cache's workers may still call back until cache_destroy() has seen them end, the tier's until tier_destroy() has. */
 	hfs_mutex_lock(&e->ev_lock);
 	e->is_closed = true;
 	hfs_mutex_unlock(&e->ev_lock);
 	hfs_mutex_lock(&e->lock);
 	pump_once_locked(e, &done); /* events hold references */
 	names_finish(e);
+	e->gc_left = 0;
 	while (e->unscheduled) {
 		struct unscheduled *u = e->unscheduled;
 
@@ -428,11 +445,14 @@ bool engine_destroy(struct engine *e, unsigned wait_ms)
 	engine_waits_call(done);
 	if (e->cache && !cache_destroy(e->cache, wait_ms))
 		return false;
+	if (e->tier && !tier_destroy(e->tier, TIER_END_MS))
+		return false;
 	sched_destroy(e->sched);
 	free(e->evs);
 	free(e->evs_spare);
 	free(e->attrs);
 	free(e->record);
+	free(e->tier_again);
 	hfs_cond_finish(&e->timer_wake);
 	hfs_mutex_finish(&e->record_lock);
 	hfs_mutex_finish(&e->attr_lock);

@@ -19,9 +19,15 @@
 #include <sys/types.h>
 
 struct engine;
+struct tier_config;
+struct tier_stats;
 
 struct engine_config {
-	struct cache_config cache; /* cb is filled in by the engine */
+	struct cache_config cache; /* cb and tier are filled in by the engine */
+	/* The disk tier to make, which then is the engine's; chunk_bytes and cb are filled in. Read during create only. NULL: none. */
+	const struct tier_config *tier;
+	char *tier_why; /* if it cannot be made, one line: cause and cure */
+	size_t tier_why_cap;
 	uint64_t prefetch_bytes_per_s;
 	uint64_t seed;
 	/* Run fn(arg) where it may wait for the origin (meta_run). */
@@ -79,6 +85,9 @@ bool engine_wait_cancel(struct engine *e, uint64_t token); /* true: done will no
 void engine_prefetch_set(struct engine *e, enum sched_prefetch mode);
 enum sched_prefetch engine_prefetch_get(struct engine *e);
 void engine_stats(struct engine *e, struct cache_stats *ret_cache, struct sched_stats *ret_sched);
+
+/* False: there is no disk tier. */
+bool engine_tier_stats(struct engine *e, struct tier_stats *ret);
 
 /* Accesses as they happen, in the control grammar, since the reader was opened; lost lines are counted in a comment line. */
 struct engine_record;

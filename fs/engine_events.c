@@ -134,6 +134,8 @@ static void on_fetched(struct engine *e, struct event *ev)
 		cache_evict(e->cache, ev->file, ev->off_bytes);
 		return;
 	}
+	if (ev->is_tier_missed)
+		sched_tier_has(e->sched, ev->name, ev->off_bytes, false);
 	sched_fetched(e->sched, ev->name, ev->off_bytes, ev->fetch_off, ev->fetch_len, ev->err, ev->issued_ns, ev->now_ns);
 	if (ev->err < 0)
 		name_trim_locked(e, ev->name);
@@ -331,6 +333,11 @@ void engine_event_locked(struct engine *e, struct event *ev, struct wait **done)
 	case EV_STARVED:
 		on_starved(e, ev);
 		break;
+	case EV_TIER_ADMITTED:
+	case EV_TIER_LOST:
+	case EV_TIER_ADOPTED:
+		tier_event_locked(e, ev);
+		break;
 	}
 	if (ev->file)
 		cache_file_put(e->cache, ev->file);
@@ -435,7 +442,9 @@ void engine_execute_locked(struct engine *e, const struct sched_action *a, struc
 		act_wait_done(e, a, done);
 		break;
 	case SCHED_TIER_ADMIT:
+		tier_act_admit_locked(e, a);
+		break;
 	case SCHED_TIER_DROP:
-		break; /* never asked for: the scheduler is told of no tier (disk_pages 0) */
+		break; /* done already: engine_run_locked() */
 	}
 }

@@ -43,12 +43,15 @@ struct ename {
 	uint64_t size_bytes; /* valid if is_known */
 };
 
-enum event_kind { EV_READ, EV_LOST, EV_FETCHED, EV_RESOLVED, EV_REALPATH, EV_CHANGED, EV_SLOTS, EV_STARVED };
+enum event_kind { EV_READ, EV_LOST, EV_FETCHED, EV_RESOLVED, EV_REALPATH, EV_CHANGED, EV_SLOTS, EV_STARVED,
+		  EV_TIER_ADMITTED, EV_TIER_LOST, EV_TIER_ADOPTED };
+
+struct tier_news; /* engine_tier.c's */
 
 struct event {
 	enum event_kind kind;
 	uint32_t name;
-	bool is_miss, is_small;
+	bool is_miss, is_small, is_tier_missed;
 	int err;
 	struct cache_file *file; /* counted where set */
 	uint64_t off_bytes, len_bytes, reader; /* READ; FETCHED: chunk number in off */
@@ -56,6 +59,13 @@ struct event {
 	uint64_t issued_ns, now_ns, size_bytes;
 	uint64_t waited_ns; /* LOST: for what was told before and not ordered */
 	char *path; /* REALPATH: owned */
+	struct tier_news *news; /* TIER_ADMITTED, TIER_LOST: owned */
+};
+
+/* A page that waits for room in the tier's queue. */
+struct tier_again {
+	uint32_t name;
+	uint64_t chunk_no;
 };
 
 /* An order for the cache that the scheduler does not know of. */
@@ -89,6 +99,7 @@ struct engine {
 	/* const after create */
 	struct engine_config cfg;
 	struct cache *cache;
+	struct tier *tier; /* NULL: none */
 	uint32_t block_bytes, slots_total;
 	pthread_t timer;
 	bool is_timer_started;
@@ -112,6 +123,9 @@ struct engine {
 	uint64_t moved_ns;	  /* when a fetch last succeeded */
 	uint64_t starving_ns;	  /* since when fetches lack slots and nothing was evicted; 0: they do not */
 	uint64_t n_shed;
+	struct tier_again *tier_again;
+	uint32_t n_tier_again;
+	uint32_t tier_pages; /* as told to the scheduler */
 	bool is_stopping;
 	uint64_t next_ns, timer_ns; /* when the scheduler wants to be asked; until when the timer sleeps */
 	struct hfs_cond timer_wake;
@@ -160,6 +174,15 @@ void name_unresolve_locked(struct engine *e, uint32_t name); /* its generation i
 /* engine_events.c */
 void engine_event_locked(struct engine *e, struct event *ev, struct wait **done) HFS_REQUIRES(e->lock);
 void engine_execute_locked(struct engine *e, const struct sched_action *a, struct wait **done);
+
+/* engine_tier.c */
+int tier_begin(struct engine *e); /* before the cache is made */
+uint32_t tier_pages_that_fit(struct engine *e);
+void tier_event_locked(struct engine *e, struct event *ev) HFS_REQUIRES(e->lock);
+void tier_act_admit_locked(struct engine *e, const struct sched_action *a) HFS_REQUIRES(e->lock);
+void tier_act_drop_locked(struct engine *e, const struct sched_action *a) HFS_REQUIRES(e->lock);
+/* The name has a generation: tell the scheduler what the tier has of it. */
+void tier_map_locked(struct engine *e, uint32_t name) HFS_REQUIRES(e->lock);
 
 /* engine_ctl.c: tell the scheduler of waits that came before the slots were there */
 void waits_tell_locked(struct engine *e, struct wait **done) HFS_REQUIRES(e->lock);

@@ -163,7 +163,8 @@ void name_trim_locked(struct engine *e, uint32_t name)
 
 	if (!m->path || m->n_bind > 0 || m->is_resolving || m->orphans)
 		return;
-	if (m->file && sched_file_frames(e->sched, name) == 0)
+	/* The disk tier is asked by identity. */
+	if (m->file && sched_file_frames(e->sched, name) == 0 && (!e->tier || sched_file_is_idle(e->sched, name)))
 		file_drop(e, m);
 	if (m->refs == 0 && !m->file && sched_file_is_idle(e->sched, name))
 		name_remove(e, name);
@@ -215,6 +216,8 @@ uint32_t name_bind_locked(struct engine *e, uint32_t name, struct cache_file *f)
 		cache_file_ref(f);
 		m->file = f;
 		cache_file_set_tag(f, name);
+		if (e->tier)
+			tier_map_locked(e, name);
 	}
 	m->is_missing = false;
 	m->is_known = true;

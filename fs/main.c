@@ -13,6 +13,7 @@
 #include "cache/base/log.h"
 #include "cache/base/time.h"
 #include "cache/io.h"
+#include "cache/tier.h"
 #include "fs/ctldir.h"
 #include "fs/engine.h"
 #include "fs/hintfs.h"
@@ -26,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define STOP_MS	      4000 /* of the 5 s that are promised */
@@ -171,7 +173,45 @@ static int run_on_meta(void *ctx, void (*fn)(void *arg), void *arg)
 	return meta_run(ctx, fn, arg);
 }
 
-static int make_engine(struct hintfs *h)
+struct disk {
+	struct tier_config cfg;
+	char dataset[2 * PATH_MAX + 128];
+	const char *apart[2];
+};
+
+/*
+ * Whose data the tier keeps: what is mounted where SOURCE lies, and SOURCE. That goes by names which outlive a reboot; that a file
+ * is still the same one is its identity's to say.
+ */
+static int name_disk(const struct hfs_opts *o, struct disk *d)
+{
+	struct mountinfo *m = malloc(sizeof(*m));
+	struct stat st;
+	int r = m ? mountinfo_above(o->source, m) : -ENOMEM;
+
+	if (r == 0 && stat(o->source, &st) < 0)
+		r = -errno;
+	if (r == 0) {
+		int n = snprintf(d->dataset, sizeof(d->dataset), "%s\n%s\n%s\n%s", m->fstype, m->source, m->mountpoint, o->source);
+
+		d->apart[0] = o->source;
+		d->apart[1] = o->mountpoint;
+		d->cfg = (struct tier_config){
+			.dir = o->cache_dir,
+			.dataset = d->dataset,
+			.dataset_bytes = (size_t)n < sizeof(d->dataset) ? (size_t)n : sizeof(d->dataset) - 1,
+			.origin_dev = (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev),
+			.size_bytes = o->cache_size_bytes,
+			.free_pct = o->cache_free_pct,
+			.apart = d->apart,
+			.n_apart = 2,
+		};
+	}
+	free(m);
+	return r;
+}
+
+static int make_engine(struct hintfs *h, const struct tier_config *tier, char *why, size_t why_cap)
 {
 	struct engine_config cfg = {
 		.cache = {
@@ -181,6 +221,9 @@ static int make_engine(struct hintfs *h)
 			.origin = h->origin,
 			.io = h->io,
 		},
+		.tier = tier,
+		.tier_why = why,
+		.tier_why_cap = why_cap,
 		.prefetch_bytes_per_s = h->opts.prefetch_limit_bytes_per_s,
 		.seed = hfs_now_ns(),
 		.changed = file_changed,
@@ -195,6 +238,25 @@ static int make_engine(struct hintfs *h)
 static int complain(int code, const char *what, int r, const char *cure)
 {
 	hfs_log(HFS_LOG_ERROR, "%s: %s; %s", what, strerror(-r), cure);
+	return code;
+}
+
+static int up_engine(struct hintfs *h)
+{
+	struct disk *d = h->opts.cache_dir ? calloc(1, sizeof(*d)) : NULL;
+	char why[1024] = "";
+	int r = 0, code = HFS_EXIT_OK;
+
+	if (h->opts.cache_dir && (r = d ? name_disk(&h->opts, d) : -ENOMEM) < 0)
+		code = complain(HFS_EXIT_SYSTEM, h->opts.source, r, "it can't be found out what is mounted there; is /proc mounted?");
+	if (r == 0 && (r = make_engine(h, d ? &d->cfg : NULL, why, sizeof(why))) < 0) {
+		code = HFS_EXIT_SYSTEM;
+		if (why[0])
+			hfs_log(HFS_LOG_ERROR, "%s", why);
+		else
+			complain(code, "slot pool and engine", r, "a smaller memory= may help");
+	}
+	free(d);
 	return code;
 }
 
@@ -214,8 +276,8 @@ static int up(struct run *run)
 		return complain(HFS_EXIT_SYSTEM, h->opts.source, r, "SOURCE can't be opened; is it reachable, may you enter it?");
 	if ((r = meta_create(&h->meta)) < 0)
 		return complain(HFS_EXIT_SYSTEM, "metadata threads", r, "is there a limit on threads (ulimit -u)?");
-	if ((r = make_engine(h)) < 0)
-		return complain(HFS_EXIT_SYSTEM, "slot pool and engine", r, "a smaller memory= may help");
+	if ((r = up_engine(h)) != 0)
+		return r;
 	if ((r = data_session_create(h, &h->data)) < 0)
 		return complain(HFS_EXIT_MOUNT, h->opts.mountpoint, r, "not mounted");
 	if ((r = control_session_create(h, &h->ctl)) < 0)

@@ -99,6 +99,19 @@ int mountinfo_find(const char *path, struct mountinfo *ret)
 	return r;
 }
 
+int mountinfo_above(const char *path, struct mountinfo *ret)
+{
+	char *at = strdup(path), *slash;
+	int r = at ? -ENOENT : -ENOMEM;
+
+	while (at && *at && (r = mountinfo_find(at, ret)) == -ENOENT && (slash = strrchr(at, '/')) != NULL)
+		*slash = '\0';
+	if (r == -ENOENT)
+		r = mountinfo_find("/", ret);
+	free(at);
+	return r;
+}
+
 bool mountinfo_is_ours(const struct mountinfo *m)
 {
 	size_t n = sizeof(OUR_FSTYPE) - 1;

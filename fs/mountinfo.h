@@ -31,6 +31,8 @@ enum mountinfo_state {
 bool mountinfo_parse(const char *line, struct mountinfo *ret);
 /* The topmost mount at exactly this absolute path. 0, -ENOENT, or why mountinfo can't be read. */
 HFS_MUST_CHECK int mountinfo_find(const char *path, struct mountinfo *ret);
+/* The mount that an absolute path without symbolic links lies on. */
+HFS_MUST_CHECK int mountinfo_above(const char *path, struct mountinfo *ret);
 /* Ours: fstype fuse.hintfs or fuse.hintfs-something. */
 bool mountinfo_is_ours(const struct mountinfo *m);
 /* *ret is filled unless the answer is NONE. */

@@ -30,8 +30,10 @@
 #define MEMORY_CAP    (8ull << 30) /* of the default only */
 #define CHUNKS_MIN    4u	   /* one being read, one behind it, and two on their way: below that a reader only waits */
 #define REVALIDATE_IMMUTABLE_S 86400.0
+#define CACHE_SIZE_MIN (4ull << 20)
+#define CACHE_FREE_PCT 10
 
-enum kind { FLAG, SIZE, RATE, SECONDS, MODE, UID, GID, TEXT, IGNORED, READ_WRITE, HELP, VERSION };
+enum kind { FLAG, SIZE, RATE, SECONDS, PERCENT, MODE, UID, GID, TEXT, IGNORED, READ_WRITE, HELP, VERSION };
 
 struct option_row {
 	const char *name;
@@ -45,6 +47,9 @@ struct option_row {
 static const struct option_row options[] = {
 	{ "memory", SIZE, AT(memory_bytes), "SIZE", "slot pool (default: a quarter of RAM or cgroup limit, at most 8G)" },
 	{ "chunk", SIZE, AT(chunk_bytes), "SIZE", "unit of fetching: power of two, 64K to 16M (default 1M)" },
+	{ "cache-dir", TEXT, AT(cache_dir), "DIR", "disk tier: keep data there too, over restarts (default: none)" },
+	{ "cache-size", SIZE, AT(cache_size_bytes), "SIZE", "what it may take, as du counts; needed with cache-dir" },
+	{ "cache-free", PERCENT, AT(cache_free_pct), "PERCENT", "blocks and inodes to leave free there (default 10)" },
 	{ "immutable", FLAG, AT(is_immutable), NULL, "the dataset never changes while mounted: no revalidation" },
 	{ "revalidate", SECONDS, AT(revalidate_s), "SECS", "how old an attribute may be (default 1)" },
 	{ "nocto", FLAG, AT(is_nocto), NULL, "opens are not checked at the origin; a change is noticed within revalidate" },
@@ -194,6 +199,7 @@ static int refuse_value(struct parse *p, const struct option_row *row, const cha
 		[SIZE] = "a size such as 512M or 8G",
 		[RATE] = "bytes a second such as 200M",
 		[SECONDS] = "seconds such as 1 or 0.5",
+		[PERCENT] = "a percentage from 0 to 99",
 		[MODE] = "an octal mode within 0666, such as 0660",
 		[UID] = "the name or number of a user",
 		[GID] = "the name or number of a group",
@@ -229,6 +235,8 @@ static int set_value(void *field, enum kind kind, const char *value)
 		return opts_value_rate(value, field);
 	case SECONDS:
 		return opts_value_seconds(value, field);
+	case PERCENT:
+		return opts_value_percent(value, field);
 	case MODE:
 		return opts_value_mode(value, field);
 	case UID:
@@ -452,6 +460,8 @@ static void fill_defaults(struct parse *p)
 		o->ctl_gid = getgid();
 	if (!p->is_given[find("ctl-mode") - options])
 		o->ctl_mode = p->is_given[find("gid") - options] ? 0660 : 0600;
+	if (!p->is_given[find("cache-free") - options])
+		o->cache_free_pct = CACHE_FREE_PCT;
 	if (o->is_debug)
 		o->is_foreground = true;
 }
@@ -462,6 +472,25 @@ static int check_combination(struct parse *p)
 		return refuse(p, "immutable and revalidate=: immutable means that nothing is ever revalidated; give one of them");
 	if (p->o->is_immutable && p->o->is_nocto)
 		return refuse(p, "immutable and nocto: immutable already leaves the check at open out; give one of them");
+	return 0;
+}
+
+static int check_cache(struct parse *p)
+{
+	struct hfs_opts *o = p->o;
+	uint64_t least = o->chunk_bytes * CHUNKS_MIN > CACHE_SIZE_MIN ? o->chunk_bytes * CHUNKS_MIN : CACHE_SIZE_MIN;
+	bool is_sized = p->is_given[find("cache-size") - options];
+	char a[24], b[24];
+
+	if (!o->cache_dir && (is_sized || p->is_given[find("cache-free") - options]))
+		return refuse(p, "%s without cache-dir=: there is no disk tier to limit; give cache-dir=DIR too, or leave it away",
+			      is_sized ? "cache-size=" : "cache-free=");
+	if (o->cache_dir && !is_sized)
+		return refuse(p, "cache-dir=%s without cache-size=: say how much of that disk may be taken, such as cache-size=100G",
+			      o->cache_dir);
+	if (o->cache_dir && o->cache_size_bytes < least)
+		return refuse(p, "cache-size=%s: too small to be of use; give at least %s",
+			      opts_value_size_text(o->cache_size_bytes, a, sizeof(a)), opts_value_size_text(least, b, sizeof(b)));
 	return 0;
 }
 
@@ -593,9 +622,12 @@ static int parse(struct parse *p, int argc, char **argv)
 	if (r < 0 || p->is_done)
 		return r;
 	fill_defaults(p);
-	if ((r = check_combination(p)) < 0 || (r = check_chunk(p)) < 0 || (r = check_memory(p)) < 0)
+	if ((r = check_combination(p)) < 0 || (r = check_chunk(p)) < 0 || (r = check_memory(p)) < 0 ||
+	    (r = check_cache(p)) < 0)
 		return r;
 	if ((r = take_paths(p, argc - first, argv + first)) < 0 || (r = take_ctl_dir(p)) < 0)
+		return r;
+	if (p->o->cache_dir && (r = make_absolute(p, "cache-dir", &p->o->cache_dir)) < 0)
 		return r;
 	return take_log(p);
 }
@@ -621,5 +653,6 @@ void hfs_opts_finish(struct hfs_opts *o)
 	free(o->mountpoint);
 	free(o->ctl_dir);
 	free(o->log);
+	free(o->cache_dir);
 	memset(o, 0, sizeof(*o));
 }

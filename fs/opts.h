@@ -29,6 +29,9 @@ struct hfs_opts {
 	bool is_allow_other, is_noexec;
 	char *log; /* stderr | syslog | FILE; owned */
 	uint64_t prefetch_limit_bytes_per_s; /* 0: none */
+	char *cache_dir; /* disk tier; owned; NULL: none */
+	uint64_t cache_size_bytes;
+	uint32_t cache_free_pct; /* of blocks and of inodes there */
 	bool is_foreground, is_debug;
 };
 

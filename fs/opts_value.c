@@ -102,6 +102,22 @@ int opts_value_seconds(const char *text, double *ret_s)
 	return 0;
 }
 
+int opts_value_percent(const char *text, uint32_t *ret_pct)
+{
+	size_t n = strspn(text, "0123456789");
+	uint32_t pct = 0;
+
+	if (n == 0 || (text[n] != '\0' && strcmp(text + n, "%") != 0))
+		return -EINVAL;
+	for (size_t i = 0; i < n; i++) {
+		pct = pct * 10 + (uint32_t)(text[i] - '0');
+		if (pct > 99)
+			return -ERANGE;
+	}
+	*ret_pct = pct;
+	return 0;
+}
+
 int opts_value_mode(const char *text, mode_t *ret_mode)
 {
 	unsigned mode = 0;

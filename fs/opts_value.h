@@ -21,6 +21,8 @@ HFS_MUST_CHECK int opts_value_size(const char *text, uint64_t *ret_bytes);
 HFS_MUST_CHECK int opts_value_rate(const char *text, uint64_t *ret_bytes_per_s);
 /* Decimal seconds, a fraction and a final "s" allowed; 0 ... 1e9. */
 HFS_MUST_CHECK int opts_value_seconds(const char *text, double *ret_s);
+/* 0 ... 99, a final "%" allowed. */
+HFS_MUST_CHECK int opts_value_percent(const char *text, uint32_t *ret_pct);
 /* Octal, within 0666. */
 HFS_MUST_CHECK int opts_value_mode(const char *text, mode_t *ret_mode);
 /* Name or number. */

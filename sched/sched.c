@@ -148,6 +148,13 @@ void sched_set_slots(struct sched *s, uint32_t slots)
 	s->run_limit_ns = 0;
 }
 
+void sched_set_disk_pages(struct sched *s, uint32_t disk_pages)
+{
+	s->cfg.disk_pages = disk_pages;
+	s->horizon = sch_max32(s->horizon, horizon_of(s));
+	s->run_limit_ns = 0;
+}
+
 void sched_set_prefetch(struct sched *s, enum sched_prefetch mode)
 {
 	s->mode = mode;

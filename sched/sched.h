@@ -51,6 +51,7 @@ void sched_destroy(struct sched *s); /* NULL is fine */
 
 enum sched_prefetch { SCHED_PREFETCH_ON, SCHED_PREFETCH_OFF, SCHED_PREFETCH_PAUSE };
 void sched_set_slots(struct sched *s, uint32_t slots); /* may shrink: EVICTs follow */
+void sched_set_disk_pages(struct sched *s, uint32_t disk_pages); /* a smaller number holds for newcomers */
 void sched_set_prefetch(struct sched *s, enum sched_prefetch mode);
 
 /* ---- files ---------------------------------------------------------------- */

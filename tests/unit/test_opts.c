@@ -256,8 +256,13 @@ Test(opts, refusals)
 		{ { "--memry=1G", "S", "M" }, "unknown option 'memry'", "did you mean 'memory'?" },
 		{ { "-o", "chnuk=1M", "S", "M" }, "unknown option 'chnuk'", "did you mean 'chunk'?" },
 		{ { "-o", "imutable", "S", "M" }, "unknown option 'imutable'", "did you mean 'immutable'?" },
-		{ { "-o", "cache-dir=/x", "S", "M" }, "unknown option 'cache-dir'", "--help" },
-		{ { "--cache-size=1G", "S", "M" }, "unknown option 'cache-size'", "--help" },
+		{ { "-o", "cache-dir=/x", "S", "M" }, "cache-dir=/x without cache-size=", "such as cache-size=100G" },
+		{ { "--cache-size=1G", "S", "M" }, "cache-size= without cache-dir=", "give cache-dir=DIR" },
+		{ { "--cache-free=20", "S", "M" }, "cache-free= without cache-dir=", "give cache-dir=DIR" },
+		{ { "-o", "cache-dir=/x,cache-size=3M", "S", "M" }, "cache-size=3M: too small", "at least 4M" },
+		{ { "-o", "cache-dir=/x,cache-size=4M,chunk=2M", "S", "M" }, "cache-size=4M: too small", "at least 8M" },
+		{ { "--cache-free=100", "S", "M" }, "cache-free=100: out of range", "0 to 99" },
+		{ { "--cache-free=x%", "S", "M" }, "cache-free=x%: not understood", "0 to 99" },
 		{ { "--cache-manager=os", "S", "M" }, "unknown option 'cache-manager'", "--help" },
 		{ { "-o", "zzzzqqqq", "S", "M" }, "unknown option 'zzzzqqqq'", "--help" },
 		{ { "-q", "S", "M" }, "unknown option '-q'", "--help" },
@@ -312,19 +317,19 @@ Test(opts, refusals)
 
 Test(opts, own_paths_outside_of_both)
 {
-	static const char *const names[] = { "log", "ctl" };
+	static const char *const names[] = { "log", "ctl", "cache-size=1G,cache-dir" };
 	char word[128];
 
-	for (size_t i = 0; i < 2; i++) {
+	for (size_t i = 0; i < 3; i++) {
 		struct outcome oc;
 
-		snprintf(word, sizeof(word), "--%s=%s/x", names[i], source);
-		oc = RUN(word, "S", "M");
+		snprintf(word, sizeof(word), "%s=%s/x", names[i], source);
+		oc = RUN("-o", word, "S", "M");
 		cr_assert_lt(oc.r, 0);
 		cr_assert_not_null(strstr(oc.err, "lies inside SOURCE"), "%s", oc.err);
 		done(&oc);
-		snprintf(word, sizeof(word), "--%s=%s/a/b", names[i], mountpoint);
-		oc = RUN(word, "S", "M");
+		snprintf(word, sizeof(word), "%s=%s/a/b", names[i], mountpoint);
+		oc = RUN("-o", word, "S", "M");
 		cr_assert_lt(oc.r, 0);
 		cr_assert_not_null(strstr(oc.err, "lies inside MOUNTPOINT"), "%s", oc.err);
 		done(&oc);

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cache/visit_tier.c - chunks from the disk tier into slots, and from slots to it.
+ *
+ * 1. The generation asked for is one that was seen at the origin, and the tier proves its bytes (tier.h, 1): a hit needs no
+ *    descriptor and no call of the origin.
+ * 2. A miss leaves nothing behind: the order then goes on as if the tier had not been asked, and does not ask again.
+ * 3. Only valid bytes of a slot go to the tier, copied under a pin.
+ *
+ * Callers: visit.c; fs/engine*.c. Lock: not held while the tier reads or copies.
+ */
+#include "cache/visit_i.h"
+
+#include "cache/base/err.h"
+#include "cache/tier.h"
+
+#include <stdlib.h>
+
+/* ---- from it ---- */
+
+static bool read_local(struct cache *c, const struct run *run, const char *path)
+{
+	bool is_hit = true;
+
+	for (unsigned i = 0; i < run->n_pieces && is_hit; i++) {
+		const struct piece *p = &run->pieces[i];
+		uint64_t no = p->off_bytes >> c->chunk_shift;
+
+		is_hit = tier_read(c->cfg.tier, &run->file->id, path, no, (uint32_t)(p->off_bytes - (no << c->chunk_shift)),
+				   p->len, p->buf);
+	}
+	workq_progress(c->workq);
+	return is_hit;
+}
+
+/* One fetch's run, as if it had not begun. */
+static void run_undo_locked(struct cache *c, struct run *run, struct batch *b) HFS_REQUIRES(c->lock)
+{
+	struct fetch *f = run->fetches[0], *next;
+	struct chunk *ch = f->chunk;
+
+	c->stats.inflight_bytes -= run->bytes;
+	f->origin_bytes -= run->bytes;
+	f->has_fetched = false;
+	run->n = run->n_pieces = 0;
+	run->bytes = 0;
+	ch->n_holds++;
+	bits_remove(&ch->running, &run->sets[0]);
+	if (bits_is_empty(&ch->running)) {
+		ch->file->n_filling--;
+		fetch_wake_file_locked(c, ch->file);
+	}
+	for (struct fetch *other = ch->fetches; other != NULL; other = next) {
+		next = other->chunk_next;
+		if (other->state == FETCH_JOINED)
+			fetch_review_locked(c, other, b);
+	}
+	ch->n_holds--;
+	chunk_settle_locked(c, ch); /* f keeps it */
+}
+
+bool run_from_tier_locked(struct cache *c, struct fetch *f, struct run *run, struct batch *b)
+{
+	bool is_hit = false;
+	char *path;
+
+	if (c->cfg.tier == NULL || f->is_tier_tried)
+		return false;
+	path = file_path_dup(c, f->file);
+	if (path == NULL || !tier_lookup(c->cfg.tier, &f->file->id, path, f->chunk->no))
+		goto done;
+	if (!run_begin_locked(c, f, run, b)) {
+		is_hit = true;
+		goto done;
+	}
+	f->is_tier_tried = true;
+	cache_file_ref(run->file); /* the fetch may end below */
+	hfs_mutex_unlock(&c->lock);
+	is_hit = read_local(c, run, path);
+	hfs_mutex_lock(&c->lock);
+	if (is_hit) {
+		f->origin_bytes -= run->bytes;
+		run_finish_locked(c, run, 0, b);
+	} else {
+		f->is_tier_missed = true;
+		run_undo_locked(c, run, b);
+	}
+	file_put_locked(c, run->file);
+done:
+	free(path);
+	return is_hit;
+}
+
+/* ---- to it ---- */
+
+/* The chunk's slot, pinned, if it holds all of it. */
+static struct slot_no pin_whole(struct cache *c, struct cache_file *f, uint64_t chunk_no, uint32_t len_bytes)
+{
+	struct bits lack = chunk_blocks(c, 0, len_bytes);
+	struct slot_no slot = SLOT_NONE;
+	struct chunk *ch;
+
+	hfs_mutex_lock(&c->lock);
+	ch = chunk_find_locked(c, f, chunk_no);
+	if (ch != NULL && !slot_is_none(ch->slot)) {
+		bits_remove(&lack, &ch->valid);
+		if (bits_is_empty(&lack)) {
+			slot = ch->slot;
+			pool_pin(c->pool, slot);
+		}
+	}
+	hfs_mutex_unlock(&c->lock);
+	return slot;
+}
+
+int cache_tier_admit(struct cache *c, struct cache_file *f, uint64_t chunk_no, uint64_t cookie)
+{
+	uint32_t len_bytes = chunk_len(c, f, chunk_no);
+	struct slot_no slot = pin_whole(c, f, chunk_no, len_bytes);
+	char *path;
+	int err;
+
+	if (slot_is_none(slot))
+		return -ENOENT;
+	path = file_path_dup(c, f);
+	err = path == NULL ? -ENOMEM
+			   : tier_admit(c->cfg.tier, &f->id, path, chunk_no, pool_slot_data(c->pool, slot), len_bytes, cookie);
+	free(path);
+	hfs_mutex_lock(&c->lock);
+	if (pool_unpin(c->pool, slot))
+		fetch_wake_slots_locked(c);
+	hfs_mutex_unlock(&c->lock);
+	return err;
+}
+
+void cache_tier_drop(struct cache *c, struct cache_file *f, uint64_t chunk_no)
+{
+	char *path = file_path_dup(c, f);
+
+	if (path != NULL)
+		tier_drop(c->cfg.tier, &f->id, path, chunk_no);
+	free(path);
+}
+
+uint64_t cache_tier_map(struct cache *c, struct cache_file *f, uint64_t *bits, size_t n_words)
+{
+	char *path = file_path_dup(c, f);
+	uint64_t n = 0;
+
+	if (path != NULL)
+		n = tier_map(c->cfg.tier, &f->id, path, bits, n_words);
+	free(path);
+	return n;
+}

@@ -69,7 +69,8 @@ static int lookup_fresh(struct data_view *v, const char *path, struct origin_att
 }
 
 /* For the OPEN that follows: the generation, with its descriptor. */
-static void keep_generation(struct data_view *v, const struct node *n, const char *path, int fd, uint64_t fresh_ns)
+static void keep_generation(struct data_view *v, const struct data_req *r, const struct node *n, const char *path, int fd,
+			    uint64_t fresh_ns)
 {
 	struct cache *c = engine_cache(v->h->engine);
 	struct cache_file *f = cache_file_get(c, &n->attr.id, path);
@@ -79,7 +80,7 @@ static void keep_generation(struct data_view *v, const struct node *n, const cha
 		return;
 	}
 	cache_file_give_fd(c, f, fd);
-	data_stale_keep(v, n->id, f, fresh_ns);
+	data_stale_keep(v, r, n->id, f, fresh_ns);
 }
 
 static void job_lookup(void *arg)
@@ -110,13 +111,13 @@ static void job_lookup(void *arg)
 	}
 	data_superseded(v, old);
 	if (fd >= 0)
-		keep_generation(v, n, path, fd, came_ns);
+		keep_generation(v, r, n, path, fd, came_ns);
 	fd = -1;
 	answer_node(r, n, &attr);
 	node_put(v->nodes, n);
 	goto out;
 fail:
-	data_stale_forget(v, r->tid, r->node_id, r->name_own);
+	data_stale_failed(v, r->tid, r->node_id, r->name_own);
 	if (rc == -ENOENT) {
 		n = node_find(v->nodes, r->node, r->name_own, strlen(r->name_own), false);
 		if (n) {

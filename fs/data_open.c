@@ -9,8 +9,10 @@
  *          this generation.
  * An OPEN by a noted thread of a kept node binds to it without asking if fresh >= since: the content is not older than the
  * caller's open(). It need not be the same thread's LOOKUP: threads that look one name up at a time share
- * the answer to one of them. A note dies with the open() it was made in: with the answer to its OPEN, or to a LOOKUP that
- * fails; else the thread's next open() would be judged by the time of an earlier one, and could bind to what is stale by now.
+ * the answer to one of them. A note dies with the open() it was made in, with the answer to its OPEN; else the thread's
+ * next open() would be judged by the time of an earlier one, and could bind to what is stale by now. A LOOKUP that fails
+ * may be the end of the open(), or be repeated (the kernel asks again after a failed revalidation): after it, only a LOOKUP of the
+ * same thread gives the note a time again.
  */
 #include "fs/data_i.h"
 
@@ -21,6 +23,7 @@
 #include <unistd.h>
 
 #define TID_ANY UINT32_MAX
+#define SINCE_NEVER UINT64_MAX
 
 /* ---- notes and kept generations ------------------------------------------------------------ */
 
@@ -74,12 +77,22 @@ static void note_add(struct data_view *v, const struct data_req *r)
 }
 
 /* This thread's open() of the name is decided, without the note's help. */
-void data_stale_forget(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
+static void stale_forget(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
 {
 	hfs_mutex_lock(&v->lock);
 	struct stale_note *s = note_find_locked(v, tid, parent_id, name);
 	if (s)
 		note_clear_locked(v, s);
+	hfs_mutex_unlock(&v->lock);
+}
+
+/* This thread's LOOKUP of the name failed: whether its open() goes on is not known. */
+void data_stale_failed(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
+{
+	hfs_mutex_lock(&v->lock);
+	struct stale_note *s = note_find_locked(v, tid, parent_id, name);
+	if (s)
+		s->since_ns = SINCE_NEVER;
 	hfs_mutex_unlock(&v->lock);
 }
 
@@ -91,12 +104,15 @@ bool data_stale_expected(struct data_view *v, uint64_t parent_id, const char *na
 	return is;
 }
 
-void data_stale_keep(struct data_view *v, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns)
+void data_stale_keep(struct data_view *v, const struct data_req *r, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns)
 {
 	struct stale_kept *k = &v->kept[0];
 	struct cache_file *drop;
 
 	hfs_mutex_lock(&v->lock);
+	struct stale_note *s = note_find_locked(v, r->tid, r->node_id, r->name_own);
+	if (s && s->since_ns == SINCE_NEVER)
+		s->since_ns = fresh_ns;
 	for (unsigned i = 0; i < STALE_SLOTS; i++) {
 		if (v->kept[i].node_id == node_id) {
 			k = &v->kept[i];
@@ -223,13 +239,13 @@ static void job_open(void *arg)
 	int fd = -1, rc = path ? origin_open(r->v->h->origin, path, &fd, &attr) : -ENOMEM;
 
 	if (rc == 0 && hfs_identity_equal(&attr.id, &r->node->attr.id)) {
-		data_stale_forget(r->v, r->tid, r->node->parent->id, r->node->name);
+		stale_forget(r->v, r->tid, r->node->parent->id, r->node->name);
 		answer_open(r, path, fd);
 		fd = -1;
 	} else if (rc == 0 || rc == -EISDIR || rc == -ELOOP || rc == -ENXIO || rc == -ESTALE) {
 		answer_estale(r);
 	} else {
-		data_stale_forget(r->v, r->tid, r->node->parent->id, r->node->name);
+		stale_forget(r->v, r->tid, r->node->parent->id, r->node->name);
 		data_answer(r, rc, NULL);
 	}
 	if (fd >= 0)

@@ -83,6 +83,23 @@ static void pump_once_locked(struct engine *e, struct wait **done) HFS_REQUIRES(
 	engine_run_locked(e, done);
 }
 
+/*
+ * In the scheduler's books all of them are done already: a page of a name whose last page is to be evicted may have others
+ * before it. So none of these names gives its generation back before its last action was executed.
+ */
+static void actions_run_locked(struct engine *e, const struct sched_action *acts, size_t n, struct wait **done)
+	HFS_REQUIRES(e->lock)
+{
+	for (size_t i = 0; i < n; i++)
+		if (acts[i].kind != SCHED_WAIT_DONE)
+			name_at(e, acts[i].file)->n_acts++;
+	for (size_t i = 0; i < n; i++) {
+		engine_execute_locked(e, &acts[i], done);
+		if (acts[i].kind != SCHED_WAIT_DONE && --name_at(e, acts[i].file)->n_acts == 0)
+			name_trim_locked(e, acts[i].file);
+	}
+}
+
 void engine_run_locked(struct engine *e, struct wait **done)
 {
 	struct sched_action acts[ACTIONS_MAX];
@@ -92,11 +109,7 @@ void engine_run_locked(struct engine *e, struct wait **done)
 		return;
 	do {
 		n = sched_step(e->sched, hfs_now_ns(), acts, ACTIONS_MAX);
-		for (size_t i = 0; e->tier && i < n; i++) /* an EVICT may be the last that its name was kept for */
-			if (acts[i].kind == SCHED_TIER_DROP)
-				tier_act_drop_locked(e, &acts[i]);
-		for (size_t i = 0; i < n; i++)
-			engine_execute_locked(e, &acts[i], done);
+		actions_run_locked(e, acts, n, done);
 	} while (n == ACTIONS_MAX);
 	e->next_ns = sched_next_ns(e->sched);
 	if (e->gc_left > 0)

@@ -268,7 +268,7 @@ static void on_resolved(struct engine *e, struct event *ev)
 	if (!was_known && owner == ev->name)
 		sched_file_resolved(e->sched, ev->name, 0, ev->size_bytes, SCHED_NO_FILE, ev->now_ns);
 	if (ev->is_small && m->is_asked) {
-		if (owner != ev->name && sched_file_frames(e->sched, owner) == 0)
+		if (owner != ev->name && !sched_page_is_held(e->sched, owner, 0))
 			cache_evict(e->cache, ev->file, 0);
 		sched_fetched(e->sched, ev->name, 0, 0, ev->fetch_len, owner == ev->name ? fetch_err : -ECANCELED,
 			      ev->issued_ns, ev->now_ns);
@@ -429,7 +429,6 @@ void engine_execute_locked(struct engine *e, const struct sched_action *a, struc
 		if (name_at(e, a->file)->file)
 			cache_evict(e->cache, name_at(e, a->file)->file, a->chunk_no);
 		e->starving_ns = 0;
-		name_trim_locked(e, a->file);
 		break;
 	case SCHED_UNFETCH:
 		if (name_at(e, a->file)->file)
@@ -445,6 +444,7 @@ void engine_execute_locked(struct engine *e, const struct sched_action *a, struc
 		tier_act_admit_locked(e, a);
 		break;
 	case SCHED_TIER_DROP:
-		break; /* done already: engine_run_locked() */
+		tier_act_drop_locked(e, a);
+		break;
 	}
 }

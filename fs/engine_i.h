@@ -38,6 +38,7 @@ struct ename {
 	struct cache_file *file; /* counted; the generation the scheduler's pages belong to; NULL: not resolved now */
 	struct orphan *orphans;
 	uint32_t hash, hash_next, refs, n_bind;
+	uint32_t n_acts; /* actions at hand that name it: what they need of it stays */
 	bool is_resolving, is_missing, is_known;
 	bool is_asked; /* by a RESOLVE of the scheduler, which counts on its fetch being answered */
 	uint64_t size_bytes; /* valid if is_known */

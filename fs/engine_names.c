@@ -161,7 +161,7 @@ void name_trim_locked(struct engine *e, uint32_t name)
 {
 	struct ename *m = name_at(e, name);
 
-	if (!m->path || m->n_bind > 0 || m->is_resolving || m->orphans)
+	if (!m->path || m->n_bind > 0 || m->n_acts > 0 || m->is_resolving || m->orphans)
 		return;
 	/* The disk tier is asked by identity. */
 	if (m->file && sched_file_frames(e->sched, name) == 0 && (!e->tier || sched_file_is_idle(e->sched, name)))

@@ -3,7 +3,7 @@
  * sched/files.c - the table of files, block masks, and the events that concern a whole file.
  *
  * Callers: fs/engine.c and tools/sim through sched/sched.h; the rest of sched/.
- * Invariants: n_entries, n_pages, n_aliased and opens count every reference to a number, so that
+ * Invariants: n_entries, n_pages, n_aliased and n_acts count every reference to a number, so that
  * sched_file_is_idle() is exact and a number is never reused under somebody.
  */
 #include "sched/sched_i.h"
@@ -328,14 +328,14 @@ bool sched_file_is_idle(const struct sched *s, uint32_t file)
 {
 	const struct file *f = sch_file(s, file);
 
-	return !f || (f->n_pages == 0 && f->n_entries == 0 && f->n_aliased == 0);
+	return !f || (f->n_pages == 0 && f->n_entries == 0 && f->n_aliased == 0 && f->n_acts == 0);
 }
 
 uint32_t sched_file_frames(const struct sched *s, uint32_t file)
 {
 	const struct file *f = sch_file(s, file);
 
-	return f ? f->n_frames : 0;
+	return f ? f->n_frames + f->n_acts : 0;
 }
 
 bool sched_page_is_held(const struct sched *s, uint32_t file, uint64_t chunk_no)

@@ -65,7 +65,18 @@ bool sch_emit(struct sched *s, const struct sched_action *a)
 	if (sch_array_grow((void **)&s->acts, &s->cap_acts, s->n_acts + 1, sizeof(*s->acts)))
 		return false;
 	s->acts[s->n_acts++] = *a;
+	if (a->kind != SCHED_WAIT_DONE)
+		s->files[a->file].n_acts++;
 	return true;
+}
+
+static struct sched_action act_take(struct sched *s)
+{
+	struct sched_action a = s->acts[s->acts_head++];
+
+	if (a.kind != SCHED_WAIT_DONE)
+		s->files[a.file].n_acts--;
+	return a;
 }
 
 /* ---- life -------------------------------------------------------------------------------------- */
@@ -496,7 +507,7 @@ size_t sched_step(struct sched *s, uint64_t now_ns, struct sched_action *out, si
 	if (s->n_acts - s->acts_head < max)
 		step_work(s, max);
 	while (n < max && s->acts_head < s->n_acts)
-		out[n++] = s->acts[s->acts_head++];
+		out[n++] = act_take(s);
 	return n;
 }
 

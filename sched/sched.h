@@ -76,9 +76,10 @@ void sched_file_resolved(struct sched *s, uint32_t file, int err, uint64_t size_
  * (their sched_fetched() still comes and is ignored). */
 void sched_file_changed(struct sched *s, uint32_t file, uint64_t size_bytes);
 
-/* True if no stream, page or fetch refers to the number: the caller may forget and reuse it. */
+/* True if no stream, page, fetch or action that is still to be handed out refers to the number: the caller may forget and
+ * reuse it. */
 bool sched_file_is_idle(const struct sched *s, uint32_t file);
-/* Pages of the file that are resident or in flight. */
+/* Pages of the file that are resident or in flight, and actions about it that are still to be handed out. */
 uint32_t sched_file_frames(const struct sched *s, uint32_t file);
 /* Is this page resident or in flight in the scheduler's books? */
 bool sched_page_is_held(const struct sched *s, uint32_t file, uint64_t chunk_no);

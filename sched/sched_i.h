@@ -79,6 +79,7 @@ struct file {
 	uint32_t n_frames;   /* of them resident or in flight */
 	uint32_t n_entries;  /* entries of streams that name it */
 	uint32_t n_aliased;  /* files whose alias leads here */
+	uint32_t n_acts;     /* actions that name it and have not been handed out */
 	uint32_t seq;	     /* first sequential reader (nohint.c), SCH_NONE */
 	uint32_t touch_epoch;
 	uint32_t log_item; /* replay.c: item + 1 that the last read belongs to */

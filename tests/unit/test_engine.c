@@ -244,6 +244,28 @@ Test(engine, slots_that_the_books_do_not_have)
 	engine_world_close(&ew);
 }
 
+/* Several pages of a closed file leave in one step: each of them gives its slot back, not just the first. */
+Test(engine, pages_of_a_closed_file_leave_together)
+{
+	const uint32_t n = 4;
+	struct engine_world ew;
+	struct cache_file *f;
+	char name[16];
+
+	engine_world_open(&ew, n, CHUNK);
+	for (unsigned i = 0; i < 8; i++) {
+		snprintf(name, sizeof(name), "f%u", i);
+		world_write(&ew.w, name, i, 1, n * CHUNK);
+		f = engine_world_get(&ew, name, 1);
+		cr_assert_eq(engine_world_read(&ew, f, 0, n * CHUNK, 1, i, 1), 0);
+		engine_world_put(&ew, f, 1);
+	}
+	hfs_mutex_lock(&ew.e->lock);
+	cr_assert_eq(ew.e->n_shed, 0, "the scheduler's books and the slots are the same");
+	hfs_mutex_unlock(&ew.e->lock);
+	engine_world_close(&ew);
+}
+
 /* ---- few slots -------------------------------------------------------------------------------- */
 
 #define FILES 8u

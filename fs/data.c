@@ -32,11 +32,16 @@ struct data_req *data_req_new(struct data_view *v)
 		v->pool = r->next;
 		v->pool_n--;
 	}
+	v->n_live++;
 	hfs_mutex_unlock(&v->lock);
 	if (!r)
 		r = malloc(sizeof(*r));
-	if (!r)
+	if (!r) {
+		hfs_mutex_lock(&v->lock);
+		v->n_live--;
+		hfs_mutex_unlock(&v->lock);
 		return NULL;
+	}
 	memset(r, 0, sizeof(*r));
 	r->v = v;
 	atomic_init(&r->refs, 1);
@@ -63,7 +68,9 @@ void data_req_unref(struct data_req *r)
 		v->pool_n++;
 		r = NULL;
 	}
-	hfs_mutex_unlock(&v->lock);
+	if (--v->n_live == 0 && v->is_stopping)
+		hfs_cond_broadcast(&v->wake);
+	hfs_mutex_unlock(&v->lock); /* v may be gone */
 	free(r);
 }
 
@@ -484,11 +491,25 @@ void data_stop(struct data_view *v)
 	} while (n > 0);
 }
 
+bool data_drain(struct data_view *v, unsigned wait_ms)
+{
+	uint64_t until_ns = hfs_now_ns() + wait_ms * HFS_NS_PER_MS;
+	bool is_empty;
+
+	hfs_mutex_lock(&v->lock);
+	while (v->n_live > 0 && hfs_now_ns() < until_ns)
+		hfs_cond_wait_until(&v->wake, &v->lock, until_ns);
+	is_empty = v->n_live == 0;
+	hfs_mutex_unlock(&v->lock);
+	return is_empty;
+}
+
 void data_view_destroy(struct data_view *v)
 {
 	if (!v)
 		return;
 	data_stop(v);
+	assert(v->n_live == 0);
 	data_stale_sweep(v, 0, true);
 	while (v->handles)
 		data_release(v, v->handles, 0);

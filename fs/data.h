@@ -18,6 +18,7 @@
 #ifndef FS_DATA_H
 #define FS_DATA_H
 
+#include "cache/base/err.h"
 #include "cache/cache.h"
 #include "fs/hintfs.h"
 
@@ -108,7 +109,12 @@ struct data_req {
 int data_view_create(struct hintfs *h, struct data_view **ret_v);
 /* Every parked request is answered with ESHUTDOWN; later ones too. The engine is shut down by its owner. */
 void data_stop(struct data_view *v);
-void data_view_destroy(struct data_view *v); /* after data_stop, when no handle is left to be released */
+/*
+ * After data_stop(), the end of the session's workers and engine_shutdown(): waits for those who are still answering, a thread of the
+ * cache for one. False: not all have come back from the origin; view and session must stay.
+ */
+HFS_MUST_CHECK bool data_drain(struct data_view *v, unsigned wait_ms);
+void data_view_destroy(struct data_view *v); /* after data_drain() returned true */
 
 /* Zeroed, from a pool; NULL: no memory. Freed by the view after reply. */
 struct data_req *data_req_new(struct data_view *v);

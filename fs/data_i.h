@@ -51,6 +51,7 @@ struct data_view {
 	struct data_dir_handle *dirs;
 	uint32_t pool_n;
 	uint32_t n_metas, n_reads, n_interrupted;
+	uint32_t n_live; /* requests: parked, being worked off, or being answered by somebody */
 	bool is_stopping, is_watch_idle;
 	struct stale_note notes[STALE_SLOTS];
 	struct stale_kept kept[STALE_SLOTS];

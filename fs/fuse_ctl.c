@@ -17,6 +17,7 @@
 #include "fs/control.h"
 #include "fs/fuse_reply.h"
 #include "fs/hintfs.h"
+#include "fs/mountinfo.h"
 
 #include "cache/base/log.h"
 
@@ -49,6 +50,7 @@ struct control_session {
 	pthread_t threads[CTL_THREADS];
 	unsigned n_threads;
 	_Atomic uint32_t n_lookups;
+	unsigned minor; /* of the mount, for mountinfo_is_held() */
 	bool is_mounted, is_stopped;
 };
 
@@ -546,6 +548,7 @@ int control_session_create(struct hintfs *h, struct control_session **ret)
 	if (rc < 0)
 		goto fail;
 	s->is_mounted = true;
+	s->minor = mountinfo_minor(h->opts.ctl_dir);
 	(void)fcntl(fuse_session_fd(s->se), F_SETFD, FD_CLOEXEC);
 	*ret = s;
 	return 0;
@@ -610,6 +613,20 @@ int control_session_start(struct control_session *s)
 	return s->n_threads > 0 ? 0 : rc;
 }
 
+/* By now the same place may hold the next daemon's mount. Users of what is detached get errors at once. */
+static void unmount(struct control_session *s)
+{
+	int rc;
+
+	if (!s->is_mounted)
+		return;
+	fuse_session_exit(s->se);
+	if (mountinfo_is_held(s->h->opts.ctl_dir, s->minor, fuse_session_fd(s->se)) &&
+	    (rc = mountinfo_detach(s->h->opts.ctl_dir)) < 0)
+		hfs_log(HFS_LOG_ERROR, "%s: can't be unmounted: %s", s->h->opts.ctl_dir, strerror(-rc));
+	fuse_reply_cut(s->se);
+}
+
 void control_session_stop(struct control_session *s)
 {
 	uint64_t one = 1;
@@ -626,10 +643,7 @@ void control_session_stop(struct control_session *s)
 	/* What a thread had received before it stopped. */
 	if (s->control && is_quiet)
 		is_quiet = control_shutdown(s->control, STOP_WAIT_MS);
-	if (s->is_mounted) {
-		fuse_session_exit(s->se);
-		fuse_session_unmount(s->se); /* detaches, busy or not */
-	}
+	unmount(s);
 	if (!is_quiet) { /* somebody hangs in the origin and holds a request: leave him all he may touch; the process is
 			    about to end */
 		s->control = NULL;
@@ -643,8 +657,10 @@ void control_session_destroy(struct control_session *s)
 		return;
 	control_session_stop(s);
 	control_destroy(s->control);
-	if (s->se)
+	if (s->se) {
+		fuse_reply_forget_mount(s->se);
 		fuse_session_destroy(s->se);
+	}
 	if (s->stop_fd >= 0)
 		close(s->stop_fd);
 	(void)sem_destroy(&s->turn);

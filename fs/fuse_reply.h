@@ -14,5 +14,16 @@ int fuse_reply_errno(fuse_req_t req, int err);
 struct timespec fuse_reply_time(int64_t ns);
 /* "major:minor" of the topmost mount at the path, as /proc/self/mountinfo has it; malloc'd, NULL if none. */
 char *fuse_reply_mount_dev(const char *mountpoint);
+/*
+ * Give the session's device up, whatever holds the mount: users of it get errors from then on. The number stays taken, by a pipe
+ * that nobody reads, so a late answer by another thread fails and never lands in a file that was opened since.
+ */
+void fuse_reply_cut(struct fuse_session *se);
+/*
+ * The same, and libfuse forgets the mountpoint without unmounting it: it frees its copy of the path only in fuse_session_unmount(),
+ * which would also unmount what lies there by now, perhaps the next daemon's mount, unless it finds its device dead (POLLERR).
+ * Only when no thread will answer any more: this closes the number.
+ */
+void fuse_reply_forget_mount(struct fuse_session *se);
 
 #endif

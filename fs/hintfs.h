@@ -43,7 +43,9 @@ int data_session_create(struct hintfs *h, struct data_session **ret);
 int data_session_start(struct data_session *s, void (*on_end)(void *arg), void *arg);
 /* Answer every parked request with an errno, unmount (detach if busy), stop threads. Within 5 s whatever the origin does. Idempotent. */
 void data_session_stop(struct data_session *s);
-void data_session_destroy(struct data_session *s);
+/* After the stop, and engine_shutdown(): the last answers by other threads. False: some hang in the origin, s must stay. */
+bool data_session_drain(struct data_session *s, unsigned wait_ms);
+void data_session_destroy(struct data_session *s); /* after data_session_drain() returned true */
 /* Text lines for .ctl/status added by the session (nodes, parked requests ...): as snprintf. */
 size_t data_session_status(struct data_session *s, char *buf, size_t cap);
 

@@ -290,23 +290,26 @@ static void take_away(const char *path, unsigned minor, bool is_dead_only)
 
 /*
  * A thread that hangs in the origin keeps the descriptor table alive behind _exit, and with it the connection. Other threads
- * read from these descriptors meanwhile, which is meant; the plain system call does not look like a mistake to TSan.
+ * use these numbers meanwhile, so none is closed, which would give it to the next open(): /dev/null takes its place at once.
+ * The plain system call, because TSan holds that a number which is replaced under its users is a mistake.
  */
 static void close_fuse_devices(void)
 {
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	DIR *d = opendir("/proc/self/fd");
 	struct dirent *e;
 	char target[32];
 
-	if (!d)
-		return;
-	while ((e = readdir(d)) != NULL) {
+	while (null >= 0 && d && (e = readdir(d)) != NULL) {
 		ssize_t n = readlinkat(dirfd(d), e->d_name, target, sizeof(target));
 
 		if (n == 9 && memcmp(target, "/dev/fuse", 9) == 0)
-			(void)syscall(SYS_close, (int)strtol(e->d_name, NULL, 10));
+			(void)syscall(SYS_dup3, null, (int)strtol(e->d_name, NULL, 10), O_CLOEXEC);
 	}
-	closedir(d);
+	if (d)
+		closedir(d);
+	if (null >= 0)
+		close(null);
 }
 
 void life_clean(const struct life_mounts *m, bool is_stopped)

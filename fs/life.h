@@ -72,7 +72,7 @@ HFS_MUST_CHECK int life_guard(struct life *l, const struct life_mounts *m, unsig
  * answers at the same place is the next daemon's, and only dead mounts go.
  */
 void life_clean(const struct life_mounts *m, bool is_stopped);
-/* The same; closes all FUSE devices, which threads that hang in the origin would keep; _exit. */
+/* The same; gives up all FUSE devices, which threads that hang in the origin would keep (their numbers stay taken); _exit. */
 __attribute__((noreturn)) void life_leave(const struct life_mounts *m, bool is_stopped, int exit_code);
 
 #endif

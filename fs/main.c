@@ -359,7 +359,7 @@ __attribute__((noreturn)) static void down(struct run *run, int exit_code)
 	if (h->meta)
 		meta_shutdown(h->meta);
 	/* Threads that hang in the origin may wake up and use the rest: then it stays until the process is gone. */
-	is_quiet = meta_destroy(h->meta, ENGINE_END_MS);
+	is_quiet = meta_destroy(h->meta, ENGINE_END_MS) && data_session_drain(h->data, ENGINE_END_MS);
 	if (is_quiet) {
 		control_session_destroy(h->ctl);
 		data_session_destroy(h->data); /* gives handles back to the engine */

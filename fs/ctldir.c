@@ -234,14 +234,32 @@ int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_
 	return 0;
 }
 
-void ctldir_remove(const char *dir)
+int ctldir_hold(const char *dir)
 {
-	int lock = lock_parent(dir, REMOVE_MS);
+	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
-	/* Somebody is starting there: it stays for them. */
-	if (lock < 0)
-		return;
-	/* EBUSY (mounted), ENOTEMPTY, ENOENT: not ours to remove (any more). */
-	(void)rmdir(dir);
-	close(lock);
+	if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+/* The path is not asked: by now the next daemon's control files may lie there, and that daemon may be stopped. */
+static bool is_last_holder(int hold)
+{
+	struct stat st;
+
+	return flock(hold, LOCK_EX | LOCK_NB) == 0 && fstat(hold, &st) == 0 && st.st_nlink > 0;
+}
+
+void ctldir_remove(const char *dir, int hold)
+{
+	int lock = hold < 0 ? -1 : lock_parent(dir, REMOVE_MS);
+
+	/* No lock: somebody is starting there; it stays for them. rmdir: ENOTEMPTY, ENOENT: not ours to remove (any more). */
+	if (lock >= 0 && is_last_holder(hold))
+		(void)rmdir(dir);
+	if (lock >= 0)
+		close(lock);
 }

@@ -317,7 +317,7 @@ void life_clean(const struct life_mounts *m, bool is_stopped)
 	take_away(m->ctl_dir, m->ctl_minor, is_stopped);
 	take_away(m->mountpoint, m->mount_minor, is_stopped);
 	if (m->is_ctl_dir_ours && m->ctl_dir)
-		ctldir_remove(m->ctl_dir);
+		ctldir_remove(m->ctl_dir, m->ctl_hold);
 }
 
 void life_leave(const struct life_mounts *m, bool is_stopped, int exit_code)

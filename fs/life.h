@@ -61,6 +61,7 @@ struct life_mounts {
 	unsigned mount_minor, ctl_minor; /* of our FUSE connections; 0: unknown */
 	_Atomic bool is_stopped; /* both sessions are unmounted: what lies there by now with our numbers may be a successor's */
 	bool is_ctl_dir_ours;
+	int ctl_hold; /* of ctldir_hold(); -1: none. Stays open to the end of the process */
 };
 
 /* Note which connections are ours, after they were mounted. */

@@ -387,6 +387,9 @@ __attribute__((noreturn)) static void be_daemon(struct run *run)
 		exit(HFS_EXIT_SYSTEM);
 	}
 	h->started_ns = hfs_now_ns();
+	/* Not before: the fork closes what is inherited. The command keeps others away until we are mounted. */
+	if (run->mounts.is_ctl_dir_ours)
+		run->mounts.ctl_hold = ctldir_hold(run->mounts.ctl_dir);
 	code = up(run);
 	if (code == 0) {
 		r = hfs_log_open(h->opts.log, log_level(&h->opts));
@@ -423,6 +426,7 @@ static int start(struct run *run)
 		if (pid < 0) {
 			fprintf(stderr, "hintfs: no process can be started: %s\n", strerror((int)-pid));
 			drop_lock(run);
+			run->mounts.ctl_hold = ctldir_hold(run->mounts.ctl_dir);
 			life_clean(&run->mounts, true);
 		}
 		if (pid != 0)
@@ -434,7 +438,7 @@ static int start(struct run *run)
 int main(int argc, char **argv)
 {
 	/* Threads that hang in the origin point into it to the end of the process; so long lives this frame in the daemon. */
-	struct run run = {.h = {.io = cache_io_system()}, .ready_fd = -1, .ctl_lock = -1};
+	struct run run = {.h = {.io = cache_io_system()}, .mounts = {.ctl_hold = -1}, .ready_fd = -1, .ctl_lock = -1};
 	int r = hfs_opts_parse(argc, argv, &run.h.opts, stdout, stderr);
 
 	if (r != 0) {

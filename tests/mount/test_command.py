@@ -8,6 +8,7 @@ import select
 import shlex
 import signal
 import socket
+import time
 
 import pytest
 from lib import env, mounts, procs
@@ -317,6 +318,77 @@ def test_unmounted_and_mounted_again_at_once(hintfs):
     procs.until(lambda: len(hintfs.pids()) == 1, 10, "ends of the earlier daemons")
     assert mounts.is_mounted(hintfs.path) and mounts.is_mounted(hintfs.ctl)
     procs.run(["stat", "-f", hintfs.path], check=True)
+    procs.run(["umount", hintfs.path], check=True)
+    hintfs.assert_ended()
+
+
+def namespace_of(tmp, name, script):
+    """A shell in a mount namespace of its own; it goes on, line by line, as its FIFO is written to."""
+    fifo = os.path.join(tmp, name)
+    os.mkfifo(fifo)
+    shell = procs.Child(["unshare", "-m", "--propagation", "private", "bash", "-c", f"exec 9<>{fifo}; " + script])
+
+    def go():
+        with open(fifo, "w") as f:
+            f.write("go\n")
+    return shell, go
+
+
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_two_mount_namespaces_with_the_same_mountpoint(hintfs, tmp, first_to_end):
+    """They share the control directory but not the mounts on it: the end of one leaves the other one's control files alone."""
+    script = (f"{shlex.join(hintfs.argv())} && echo up; read -u 9 l; cat {hintfs.path}/.ctl/status >/dev/null && echo fine; "
+              f"read -u 9 l; umount {hintfs.path} && until ! mountpoint -q {hintfs.ctl}; do :; done; echo down; read -u 9 l")
+    both = []
+    for name in ("one", "two"):
+        both.append(namespace_of(tmp, name, script))
+        procs.until(lambda: both[-1][0].lines() == ["up"], 20, lambda: f"mount: {both[-1][0].err()}")
+    assert len(hintfs.pids()) == 2
+    (ending, end), (staying, stay) = both[first_to_end], both[1 - first_to_end]
+    end()
+    procs.until(lambda: ending.lines() == ["up", "fine"], 10, "first look")
+    end()
+    procs.until(lambda: len(hintfs.pids()) == 1, 10, "its end")
+    assert os.path.isdir(hintfs.ctl)
+    stay()
+    procs.until(lambda: len(staying.lines()) == 2, 10, lambda: f"the other's control files: {staying.lines()} {staying.err()}")
+    stay()
+    procs.until(lambda: staying.lines() == ["up", "fine", "down"], 10, "unmounted")
+    hintfs.assert_ended()
+    for _, go in both:
+        go()
+
+
+def _state(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def test_slow_to_end_with_a_successor(hintfs):
+    """A daemon that needs longer to end than its guard allows leaves the next mount at its place alone."""
+    for _ in range(env.scaled(8, 8)):
+        hintfs.up()
+        old, minor = hintfs.pid, mounts.find(hintfs.path)[1]
+        # What it has to free keeps it at work after its control files are gone.
+        procs.run(f"yes 'a\t0\t10' | head -n 2000000 > {hintfs.ctl}/order", timeout=60, check=True)
+        procs.run(["umount", hintfs.path], check=True)
+        procs.until(lambda: not mounts.is_mounted(hintfs.ctl), 10, "control files gone", poll_s=0)
+        try:
+            os.kill(old, signal.SIGSTOP)
+            procs.until(lambda: _state(old) == "T", 5, "stop")
+        except (ProcessLookupError, FileNotFoundError):
+            continue  # it was quicker
+        break
+    else:
+        pytest.skip("it always ended before it could be stopped")
+    stopped_s = time.monotonic()
+    hintfs.up()
+    assert mounts.find(hintfs.path)[1] == minor, "another number: then nothing can be mistaken"
+    new = next(pid for pid in hintfs.pids() if pid != old)
+    procs.until(lambda: time.monotonic() > stopped_s + 4.5, 10, "the old guard's time to be over")
+    os.kill(old, signal.SIGCONT)
+    procs.until(lambda: hintfs.pids() == [new], 10, "end of the old one")
+    procs.run(["cat", os.path.join(hintfs.path, "a"), os.path.join(hintfs.ctl, "status")], check=True)
     procs.run(["umount", hintfs.path], check=True)
     hintfs.assert_ended()
 

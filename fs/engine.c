@@ -291,6 +291,8 @@ void engine_read(struct engine *e, struct cache_read *r, uint64_t reader)
 			    .name = cache_file_tag(f),
 			    .off_bytes = r->off_bytes,
 			    .len_bytes = r->len_bytes,
+			    .asked_off = r->off_bytes,
+			    .asked_len = r->len_bytes,
 			    .reader = reader };
 	struct cache_range missing = { 0 };
 

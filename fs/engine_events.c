@@ -96,6 +96,8 @@ static void read_unscheduled(struct engine *e, const struct event *ev)
 
 static void on_read(struct engine *e, struct event *ev)
 {
+	if (ev->name != NAME_NONE && name_at(e, ev->name)->path && atomic_load(&e->n_recorders) > 0)
+		record_read(e, name_at(e, ev->name)->path, ev->asked_off, ev->asked_len);
 	if (ev->is_miss && !is_current(e, ev->name, ev->file)) {
 		read_unscheduled(e, ev);
 		return;
@@ -103,8 +105,6 @@ static void on_read(struct engine *e, struct event *ev)
 	if (ev->name == NAME_NONE || !name_at(e, ev->name)->path)
 		return;
 	sched_read(e->sched, ev->name, ev->off_bytes, ev->len_bytes, ev->reader, ev->is_miss, ev->now_ns);
-	if (atomic_load(&e->n_recorders) > 0)
-		record_read(e, name_at(e, ev->name)->path, ev->off_bytes, ev->len_bytes);
 }
 
 /*

@@ -57,6 +57,7 @@ struct event {
 	struct cache_file *file; /* counted where set */
 	uint64_t off_bytes, len_bytes, reader; /* READ; FETCHED: chunk number in off */
 	uint32_t fetch_off, fetch_len;
+	uint64_t asked_off, asked_len; /* READ: all of it; off and len are what is missing, if something is */
 	uint64_t issued_ns, now_ns, size_bytes;
 	uint64_t waited_ns; /* LOST: for what was told before and not ordered */
 	char *path; /* REALPATH: owned */

@@ -6,24 +6,18 @@
  * gets a comment line that says how many bytes it missed.
  */
 #include "fs/engine_i.h"
+#include "sched/parse.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE_MAX_BYTES 8300u /* a path and two numbers; longer ones are left out */
+#define LINE_MAX_BYTES (6u * 4096 + 64) /* a path of PATH_MAX bytes, a JSON escape of six for each, two numbers */
 
 struct engine_record {
 	struct engine *e;
 	uint64_t at;
 };
-
-/* First characters that the grammar would take for something else are written "./#...". A name with a control character or a
- * leading quote needs JSON; it is left out of the record with a comment, as it cannot be one line. */
-static bool needs_dot(char c)
-{
-	return c == '#' || c == '@' || c == '"';
-}
 
 static void ring_put_locked(struct engine *e, const char *s, size_t n)
 {
@@ -34,21 +28,24 @@ static void ring_put_locked(struct engine *e, const char *s, size_t n)
 	e->record_end += n;
 }
 
+/* The line is made behind the ring. A path that no file can have is left out. */
 void record_read(struct engine *e, const char *path, uint64_t off, uint64_t len)
 {
-	char line[LINE_MAX_BYTES];
-	int n;
+	char *line;
+	size_t n;
 
-	if (strpbrk(path, "\n\t"))
-		n = snprintf(line, sizeof(line), "# a name with a tab or newline was read\n");
-	else
-		n = snprintf(line, sizeof(line), "%s%s\t%llu\t%llu\n", needs_dot(path[0]) ? "./" : "", path,
-			     (unsigned long long)off, (unsigned long long)len);
-	if (n < 0 || (size_t)n >= sizeof(line))
-		return;
+	if (len == 0)
+		return; /* at the end of the file; written down, it would mean "to the end" */
 	hfs_mutex_lock(&e->record_lock);
-	if (e->record)
-		ring_put_locked(e, line, (size_t)n);
+	if (e->record) {
+		line = e->record + RECORD_BYTES;
+		n = parse_path_quote(path, strlen(path), line, LINE_MAX_BYTES);
+		if (n < LINE_MAX_BYTES - 64) {
+			n += (size_t)snprintf(line + n, LINE_MAX_BYTES - n, "\t%llu\t%llu\n", (unsigned long long)off,
+					      (unsigned long long)len);
+			ring_put_locked(e, line, n);
+		}
+	}
 	hfs_mutex_unlock(&e->record_lock);
 }
 
@@ -62,7 +59,7 @@ int engine_record_open(struct engine *e, struct engine_record **ret)
 	r->e = e;
 	hfs_mutex_lock(&e->record_lock);
 	if (!e->record)
-		e->record = malloc(RECORD_BYTES);
+		e->record = malloc(RECORD_BYTES + LINE_MAX_BYTES);
 	rc = e->record ? 0 : -ENOMEM;
 	r->at = e->record_end;
 	hfs_mutex_unlock(&e->record_lock);

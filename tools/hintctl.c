@@ -13,9 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define EPOCHS_MAX 1000000u
+
 struct args {
-	bool is_json, is_check, is_append, is_lazy, wants_help;
-	const char *stream;
+	bool is_json, is_check, is_append, is_lazy, is_one_epoch, wants_help;
+	uint64_t epochs; /* 0: not given */
+	const char *stream, *output;
 	const char *words[4];
 	int n_words;
 };
@@ -43,17 +46,35 @@ static int run_status(const struct mounts *m, const struct args *a)
 static int run_order(const struct mounts *m, const struct args *a)
 {
 	const struct mount_row *row;
-	const char *file;
+	const char *file, *mount = NULL;
 
 	if (a->n_words == 0) {
 		fprintf(stderr, "hintctl order: name the FILE with the order, or - for standard input\n");
 		return EXIT_USAGE;
 	}
+	if (a->is_check && a->epochs) {
+		fprintf(stderr, "hintctl order: --check looks at the file as it is: leave --epochs out\n");
+		return EXIT_USAGE;
+	}
 	file = a->words[a->n_words - 1];
-	row = mounts_find(m, a->n_words > 1 ? a->words[0] : NULL);
+	if (a->n_words > 1) {
+		mount = a->words[0];
+		if (!mounts_has(m, mount) && mounts_has(m, file)) { /* order FILE MOUNTPOINT is understood too */
+			mount = file;
+			file = a->words[0];
+		}
+	}
+	row = mounts_find(m, mount);
 	if (!row)
 		return EXIT_FAILED;
-	return a->is_check ? verb_check(row, file) : verb_order(row, file, a->stream, a->is_append);
+	return a->is_check ? verb_check(row, file) : verb_order(row, file, a->stream, a->is_append, a->epochs);
+}
+
+static int run_record(const struct mounts *m, const struct args *a)
+{
+	const struct mount_row *row = mounts_find(m, a->n_words > 0 ? a->words[0] : NULL);
+
+	return row ? verb_record(row, a->output, a->is_one_epoch) : EXIT_FAILED;
 }
 
 static int run_umount(const struct mounts *m, const struct args *a)
@@ -67,15 +88,18 @@ static const struct verb verbs[] = {
 	{"list", "list", "all hintfs mounts that this process sees", 0, run_list, NULL},
 	{"status", "status [MOUNTPOINT] [--json]", "what is going on: origin, prefetch, memory, streams", 1, run_status,
 	 NULL},
-	{"order", "order [MOUNTPOINT] FILE|- [--check] [--append] [--stream NAME]",
-	 "tell the order of reading (grammar: MOUNTPOINT/.ctl/README); --check says what it means and changes nothing",
+	{"order", "order [MOUNTPOINT] FILE|- [--check] [--append] [--stream NAME] [--epochs K]",
+	 "tell the order of reading (grammar: MOUNTPOINT/.ctl/README); --check says what it means and changes nothing;\n"
+	 "        --epochs: what was recorded is read K times",
 	 2, run_order, NULL},
+	{"record", "record [MOUNTPOINT] [-o FILE] [--epoch]",
+	 "write down what is read, ready for `order`, until Ctrl-C or until the mount goes; --epoch: one epoch", 1,
+	 run_record, NULL},
 	{"umount", "umount [MOUNTPOINT] [--lazy]", "unmount; if it is busy, say who keeps it so", 1, run_umount, NULL},
 	{"top", NULL, NULL, 0, NULL, "until then: watch hintctl status"},
 	{"warm", NULL, NULL, 0, NULL,
 	 "until then: find MOUNTPOINT -type f | hintctl order - , or cat the files to /dev/null"},
 	{"verify", NULL, NULL, 0, NULL, "it checks the disk tier, which this version has not"},
-	{"record", NULL, NULL, 0, NULL, "until then: cat MOUNTPOINT/.ctl/record > order.txt"},
 	{"doctor", NULL, NULL, 0, NULL, "until then: hintctl status, and the daemon's log"},
 };
 #define N_VERBS (sizeof(verbs) / sizeof(verbs[0]))
@@ -93,6 +117,9 @@ static void print_help(FILE *out)
 	      "  hintctl order --check order.txt        files, bytes, missing names; nothing is changed\n"
 	      "  hintctl order order.txt                the same as: cat order.txt > /mnt/data/.ctl/order\n"
 	      "  hintctl status\n\n"
+	      "No list? Record one run, and feed it back before the next one like it:\n"
+	      "  hintctl record -o epoch.txt --epoch    while the script reads\n"
+	      "  hintctl order --epochs 10 epoch.txt\n\n"
 	      "Environment: HINTFS_CTL is the directory of the control files where MOUNTPOINT/.ctl does not lead to "
 	      "them\n"
 	      "(a container). Exit status: 0 done, 1 failed, 2 usage.\n",
@@ -120,11 +147,13 @@ static int parse_args(int argc, char **argv, struct args *a)
 		{"json", no_argument, NULL, 'j'},    {"check", no_argument, NULL, 'c'},
 		{"append", no_argument, NULL, 'a'},  {"stream", required_argument, NULL, 's'},
 		{"lazy", no_argument, NULL, 'l'},    {"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0},
+		{"version", no_argument, NULL, 'V'}, {"output", required_argument, NULL, 'o'},
+		{"epoch", no_argument, NULL, 'e'},   {"epochs", required_argument, NULL, 'k'},
+		{NULL, 0, NULL, 0},
 	};
 	int opt;
 
-	while ((opt = getopt_long(argc, argv, "jcas:lhV", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "jcas:lhVo:", options, NULL)) != -1) {
 		switch (opt) {
 		case 'j':
 			a->is_json = true;
@@ -140,6 +169,19 @@ static int parse_args(int argc, char **argv, struct args *a)
 			break;
 		case 'l':
 			a->is_lazy = true;
+			break;
+		case 'o':
+			a->output = optarg;
+			break;
+		case 'e':
+			a->is_one_epoch = true;
+			break;
+		case 'k':
+			if (parse_u64(optarg, strlen(optarg), &a->epochs) < 0 || a->epochs == 0 ||
+			    a->epochs > EPOCHS_MAX) {
+				fprintf(stderr, "hintctl: --epochs %s: a whole number from 1 to %u\n", optarg, EPOCHS_MAX);
+				return -EINVAL;
+			}
 			break;
 		case 'h':
 			a->wants_help = true;

@@ -6,11 +6,13 @@
  *   hintctl_mounts.c  mounts from /proc/self/mountinfo, bounded reads of control files
  *   hintctl_status.c  list and status: tables and JSON
  *   hintctl_order.c   order: sending with a progress bar, the daemon's answer
+ *   hintctl_epochs.c  order --epochs: a recorded list becomes K epochs
+ *   hintctl_record.c  record: what is read, as such a list
  *   hintctl_check.c   order --check
  *   hintctl_umount.c  umount, and who keeps it busy
  *
  * A mount may hang or its daemon be stopped, so nothing here touches a path below a mountpoint but in a child with a
- * deadline (bounded_read) or where the user asked for just that (order).
+ * deadline (bounded_read) or where the user asked for just that (order, record).
  */
 #ifndef TOOLS_HINTCTL_I_H
 #define TOOLS_HINTCTL_I_H
@@ -39,6 +41,9 @@ void mounts_finish(struct mounts *m);
 /* The mount meant by arg (NULL: the only one). NULL: a message was printed. */
 const struct mount_row *mounts_find(const struct mounts *m, const char *arg);
 
+/* Is arg the mountpoint of one of them? Says nothing. */
+bool mounts_has(const struct mounts *m, const char *arg);
+
 /* Path of a control file, malloc'd: $HINTFS_CTL/NAME or MOUNTPOINT/.ctl/NAME. */
 char *ctl_path(const struct mount_row *m, const char *name);
 /* Whole file, read by a child that is given up after timeout_ms. malloc'd and NUL-terminated, or NULL and *ret_err. */
@@ -50,7 +55,13 @@ char *format_bytes(char *buf, double bytes);
 
 int verb_list(const struct mounts *m);
 int verb_status(const struct mount_row *m, bool is_json);
-int verb_order(const struct mount_row *m, const char *file, const char *stream, bool is_append);
+/* epochs 0: the file as it is. */
+int verb_order(const struct mount_row *m, const char *file, const char *stream, bool is_append, uint64_t epochs);
+int verb_record(const struct mount_row *m, const char *file, bool is_one_epoch);
+
+/* The whole of fd as a list of `epochs` epochs, malloc'd. 0; -EINVAL: a message was printed; or negative errno. */
+int epochs_make(int fd, const char *file, uint64_t epochs, char **ret_text, size_t *ret_len)
+	__attribute__((warn_unused_result));
 int verb_check(const struct mount_row *m, const char *file);
 int verb_umount(const struct mount_row *m, bool is_lazy);
 

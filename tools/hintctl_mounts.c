@@ -133,6 +133,13 @@ static bool absolute(const char *arg, char out[PATH_MAX])
 	       PATH_MAX;
 }
 
+bool mounts_has(const struct mounts *m, const char *arg)
+{
+	char path[PATH_MAX];
+
+	return find_exact(m, arg) || (absolute(arg, path) && find_exact(m, path));
+}
+
 const struct mount_row *mounts_find(const struct mounts *m, const char *arg)
 {
 	const struct mount_row *row;

@@ -70,6 +70,18 @@ static int send_piece(int out, const char *data, size_t len, struct transfer *t)
 	return 0;
 }
 
+static int send_epochs(const char *text, size_t len, int out, struct transfer *t)
+{
+	int rc = 0;
+
+	t->total = len;
+	for (size_t at = 0, n; at < len && rc == 0; at += n) {
+		n = len - at < PIECE_BYTES ? len - at : PIECE_BYTES;
+		rc = send_piece(out, text + at, n, t);
+	}
+	return rc;
+}
+
 static int send_all(int in, int out, struct transfer *t, bool *ret_is_input)
 {
 	char *buf = malloc(PIECE_BYTES);
@@ -156,17 +168,31 @@ static int finish(const struct mount_row *m, int out, int rc, bool is_input, con
 	return EXIT_FAILED;
 }
 
-int verb_order(const struct mount_row *m, const char *file, const char *stream, bool is_append)
+static int send(int in, int out, const char *text, size_t len, struct transfer *t, bool *ret_is_input)
+{
+	*ret_is_input = false;
+	return text ? send_epochs(text, len, out, t) : send_all(in, out, t, ret_is_input);
+}
+
+int verb_order(const struct mount_row *m, const char *file, const char *stream, bool is_append, uint64_t epochs)
 {
 	bool is_stdin = strcmp(file, "-") == 0, is_input;
 	struct transfer t = {.has_bar = isatty(STDERR_FILENO)};
 	int in = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC), out, rc;
-	char *path = NULL;
+	char *path = NULL, *text = NULL;
+	size_t len = 0;
 	struct stat st;
 
 	if (in < 0) {
 		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(errno));
 		return EXIT_FAILED;
+	}
+	rc = epochs ? epochs_make(in, file, epochs, &text, &len) : 0;
+	if (rc < 0) { /* before the list is touched */
+		if (rc != -EINVAL)
+			fprintf(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
+		rc = EXIT_FAILED;
+		goto out;
 	}
 	if (fstat(in, &st) == 0 && S_ISREG(st.st_mode))
 		t.total = (uint64_t)st.st_size;
@@ -177,10 +203,12 @@ int verb_order(const struct mount_row *m, const char *file, const char *stream, 
 			out == -ENOENT ? "; in a container bind the control directory too, or set HINTFS_CTL" : "");
 		rc = EXIT_FAILED;
 	} else {
-		rc = send_all(in, out, &t, &is_input);
+		rc = send(in, out, text, len, &t, &is_input);
 		rc = finish(m, out, rc, is_input, file, path, &t);
 	}
+out:
 	free(path);
+	free(text);
 	if (!is_stdin)
 		close(in);
 	return rc;

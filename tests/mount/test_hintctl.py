@@ -33,7 +33,7 @@ def hfs(mount, origin):
 
 def test_help_teaches_and_mistakes_are_met():
     text = ctl("--help").ok().text
-    for verb in ("list", "status", "order", "umount"):
+    for verb in ("list", "status", "order", "record", "umount"):
         assert f"hintctl {verb}" in text
     assert "HINTFS_CTL" in text
     assert ctl("status", "--help").ok().text.startswith("usage: hintctl status")

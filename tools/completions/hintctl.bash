@@ -7,22 +7,27 @@ _hintctl() {
         case $word in -*) ;; *) verb=$word; break ;; esac
     done
     if [[ -z $verb ]]; then
-        mapfile -t COMPREPLY < <(compgen -W 'list status order umount --help --version' -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W 'list status order record umount --help --version' -- "$cur")
         return
     fi
     if [[ $cur == -* ]]; then
         case $verb in
         status) mapfile -t COMPREPLY < <(compgen -W '--json --help' -- "$cur") ;;
-        order) mapfile -t COMPREPLY < <(compgen -W '--check --append --stream --help' -- "$cur") ;;
+        order) mapfile -t COMPREPLY < <(compgen -W '--check --append --stream --epochs --help' -- "$cur") ;;
+        record) mapfile -t COMPREPLY < <(compgen -W '-o --epoch --help' -- "$cur") ;;
         umount) mapfile -t COMPREPLY < <(compgen -W '--lazy --help' -- "$cur") ;;
         esac
         return
     fi
-    [[ $prev == --stream ]] && return
+    [[ $prev == --stream || $prev == --epochs ]] && return
+    if [[ $prev == -o ]]; then
+        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        return
+    fi
     local mounts
     mounts=$(awk '$0 ~ / - fuse\.hintfs / { print $5 }' /proc/self/mountinfo 2> /dev/null)
     case $verb in
-    status | umount) mapfile -t COMPREPLY < <(compgen -W "$mounts" -- "$cur") ;;
+    status | umount | record) mapfile -t COMPREPLY < <(compgen -W "$mounts" -- "$cur") ;;
     order) mapfile -t COMPREPLY < <(compgen -W "$mounts" -- "$cur"; compgen -f -- "$cur") ;;
     esac
 }

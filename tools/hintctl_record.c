@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -57,12 +58,12 @@ struct recorder {
 	bool has_bar;
 };
 
-static volatile sig_atomic_t is_asked_to_end;
+static atomic_bool is_asked_to_end; /* lock-free: set by a signal */
 
 static void on_signal(int sig)
 {
 	(void)sig;
-	is_asked_to_end = 1;
+	atomic_store(&is_asked_to_end, true);
 }
 
 /* ---- what was seen ------------------------------------------------------------------------------------ */
@@ -356,9 +357,9 @@ static int follow(struct recorder *r, int fd)
 		ssize_t n = read(fd, buf + have, 2 * PIECE_BYTES - have), used;
 
 		draw(r, false);
-		late += is_asked_to_end != 0;
+		late += atomic_load(&is_asked_to_end);
 		if (n < 0 && errno == EAGAIN) {
-			if (is_asked_to_end)
+			if (atomic_load(&is_asked_to_end))
 				break;
 			fflush(r->out);
 			(void)nanosleep(&nap, NULL);

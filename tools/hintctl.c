@@ -141,6 +141,14 @@ static const struct verb *find_verb(const char *name)
 	return NULL;
 }
 
+static int take_epochs(struct args *a, const char *v)
+{
+	if (parse_u64(v, strlen(v), &a->epochs) == 0 && a->epochs > 0 && a->epochs <= EPOCHS_MAX)
+		return 0;
+	fprintf(stderr, "hintctl: --epochs %s: a whole number from 1 to %u\n", v, EPOCHS_MAX);
+	return -EINVAL;
+}
+
 static int parse_args(int argc, char **argv, struct args *a)
 {
 	static const struct option options[] = {
@@ -177,11 +185,8 @@ static int parse_args(int argc, char **argv, struct args *a)
 			a->is_one_epoch = true;
 			break;
 		case 'k':
-			if (parse_u64(optarg, strlen(optarg), &a->epochs) < 0 || a->epochs == 0 ||
-			    a->epochs > EPOCHS_MAX) {
-				fprintf(stderr, "hintctl: --epochs %s: a whole number from 1 to %u\n", optarg, EPOCHS_MAX);
+			if (take_epochs(a, optarg) < 0)
 				return -EINVAL;
-			}
 			break;
 		case 'h':
 			a->wants_help = true;

@@ -21,6 +21,10 @@
 #define SKIPS_MAX 4096u
 #define OVERHEAD_UNKNOWN 32768.0
 #define DEMAND_SHARE 8u /* of inflight_max: kept from prefetch */
+/* Data outstanding until the first rate is known: a link that serves in turn makes the first demands wait for all of it. */
+#define START_BYTES (4ULL << 20)
+#define NEAR_PAGES 4u
+#define BEHIND_NAMES 2u /* fetches outstanding of files whose turn comes after a name that is being looked up */
 
 bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes)
 {
@@ -361,6 +365,36 @@ static bool fetch_should_wait(const struct sched *s, uint32_t p)
 	return false;
 }
 
+/* The first visit whose name is being looked up, or whose pages are not laid out yet; SCH_NONE: there is none. */
+static uint32_t fetch_first_name(const struct sched *s)
+{
+	uint32_t p = s->n_resolving ? sch_bitmap_next(&s->tree[T_FLIGHT], s->pos.low) : SCH_NONE;
+
+	for (; p != SCH_NONE; p = sch_bitmap_next(&s->tree[T_FLIGHT], p + 1)) {
+		const struct page *pg = &s->pages[s->pos.page[p]];
+		uint32_t fe = s->frames[pg->frame].fetches;
+
+		if (s->files[pg->file].state == FILE_RESOLVING && fe != SCH_NONE && !s->fetches[fe].is_late)
+			return p;
+	}
+	return SCH_NONE;
+}
+
+/*
+ * What is fetched now keeps later demands waiting. Whose turn is before it is not known to be long: at the start the third file may
+ * be the first whose name is known, and all that the link takes would be its.
+ */
+static bool fetch_is_early(const struct sched *s, uint32_t p)
+{
+	uint64_t names = (uint64_t)s->n_resolving * s->cfg.chunk_bytes;
+	uint32_t data = s->flight.count - sch_min32(s->flight.count, s->n_late + s->n_resolving);
+	bool is_rate_known = s->origin.bytes_per_s > 0;
+
+	if (!is_rate_known && data && s->flight_bytes > names && s->flight_bytes - names >= START_BYTES)
+		return true;
+	return p > s->first_name && data >= (is_rate_known ? sch_max32(s->concurrency / 2, BEHIND_NAMES) : BEHIND_NAMES);
+}
+
 /* 1: fetched or asked for; 0: not this one; negative: stop. */
 static int fetch_visit(struct sched *s, uint32_t p)
 {
@@ -371,7 +405,11 @@ static int fetch_visit(struct sched *s, uint32_t p)
 	if (is_name && s->n_resolving >= SCH_RESOLVES_MAX)
 		return 0;
 	/* Its size became known: what stands for the name is one page of many, and the rest of the window lies before it. */
-	if (s->files[file].stale_in == s->rebuilds + 1)
+	if (s->files[file].stale_in == s->rebuilds + 1) {
+		s->first_name = sch_min32(s->first_name, p);
+		return 0;
+	}
+	if (!is_name && fetch_is_early(s, p))
 		return 0;
 	if (!sch_fetch_may(s, false, is_name ? (uint32_t)s->cfg.chunk_bytes : sch_position_bytes(s, p)))
 		return -EAGAIN;
@@ -409,11 +447,51 @@ static bool fetch_block(struct sched *s, uint32_t p, uint32_t *left)
 	return *left == 0;
 }
 
+/* A reader is in the middle of a file: what comes next in it is needed sooner than the tails of files whose turn was before. */
+void sch_fetch_near(struct sched *s, uint32_t p)
+{
+	uint32_t ahead = sch_min32(NEAR_PAGES, s->slots / 8), end = sch_min32(s->pos.n, p + 1 + ahead);
+
+	if (s->near_in != s->rebuilds)
+		s->n_near = 0;
+	s->near_in = s->rebuilds;
+	for (uint32_t q = p + 1; q < end && s->n_near < SCH_NEAR_MAX; q++) {
+		uint8_t tree = s->pages[s->pos.page[q]].tree;
+
+		if (s->pos.stream[q] != s->pos.stream[p] || s->pos.visit[q] != s->pos.visit[p])
+			return;
+		if ((tree == T_ABSENT || tree == T_DISK) && s->pages[s->pos.page[q]].next == q)
+			s->near[s->n_near++] = q;
+	}
+}
+
+static void fetch_near_run(struct sched *s, size_t max)
+{
+	uint32_t n = s->near_in == s->rebuilds ? s->n_near : 0, kept = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t p = s->near[i];
+		const struct page *pg = &s->pages[s->pos.page[p]];
+		int done = 0;
+
+		if (sch_position_is_done(s, p) || pg->next != p || (pg->tree != T_ABSENT && pg->tree != T_DISK))
+			continue;
+		if (s->n_acts - s->acts_head < max)
+			done = fetch_is_allowed(s, p) ? fetch_visit(s, p) : -ENOSPC;
+		if (done == 0 || done == -EAGAIN) /* not now */
+			s->near[kept++] = p;
+	}
+	s->n_near = kept;
+}
+
 void sch_fetch_run(struct sched *s, size_t max)
 {
-	uint32_t skips = 0, left;
-	uint32_t p = fetch_next(s, s->pos.low);
+	uint32_t skips = 0, left, p;
 
+	s->first_name = SCH_NONE;
+	fetch_near_run(s, max);
+	s->first_name = fetch_first_name(s);
+	p = fetch_next(s, s->pos.low);
 	s->fetch_round++;
 	left = p == SCH_NONE ? 0 : fetch_streams(s);
 	while (p != SCH_NONE && skips < SKIPS_MAX && s->n_acts - s->acts_head < max) {

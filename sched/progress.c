@@ -421,6 +421,8 @@ static void visit_touch(struct sched *s, uint32_t p, uint32_t b1, uint64_t reade
 	st->last_match_ns = s->now_ns;
 	st->matches_by_others = 0;
 	st->cand = SCH_NONE;
+	if (st->span_max > 1)
+		sch_fetch_near(s, p);
 	if (b1 < s->pos.b1[p])
 		return;
 	if (st->high > p) {

@@ -148,7 +148,8 @@ void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t l
 	r->latency_dev_ns += ((lat > r->latency_avg_ns ? lat - r->latency_avg_ns : r->latency_avg_ns - lat) - r->latency_dev_ns) / 16;
 	r->win_bytes += bytes;
 	r->win_count++;
-	if (!from_tier && s->flight.count >= s->n_late + s->concurrency)
+	/* Before the first sample something else limits: START_BYTES. */
+	if (!from_tier && (s->flight.count >= s->n_late + s->concurrency || r->bytes_per_s <= 0))
 		r->win_was_full = true;
 	/* The clock runs up to now: the fetch is still counted as outstanding here. */
 	sch_rate_busy(r, s->now_ns, true);

@@ -47,6 +47,7 @@
 #define SCH_SEC 1000000000ULL
 #define SCH_MSEC 1000000ULL
 #define SCH_STRANGE 16
+#define SCH_NEAR_MAX 64u
 #define SCH_RESOLVES_MAX 64 /* 5 round trips of 1 ms each: 6,600 names/s need 33 */
 
 static inline uint64_t sch_min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -369,6 +370,10 @@ struct sched {
 	bool has_partial; /* pages were fetched block by block */
 	uint32_t shortage; /* late fetches that have data to come and want a slot */
 
+	uint32_t first_name; /* fetch.c: visits behind it wait for names */
+	uint32_t near[SCH_NEAR_MAX]; /* positions that readers in the middle of a file come to next, absent */
+	uint32_t n_near, near_in;    /* near_in: the rebuild round they are from */
+
 	struct demand *demands; /* ring */
 	uint32_t demand_head, n_demands, cap_demands;
 	uint32_t n_waiting; /* demand fetches in flight */
@@ -515,6 +520,7 @@ enum fetch_for { FETCH_AHEAD, FETCH_DEMAND, FETCH_AGAIN /* said again, although 
 int sch_fetch_page(struct sched *s, uint32_t pg, const struct blocks *want, enum fetch_for who, uint64_t deadline_ns);
 void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *want);
 void sch_fetch_run(struct sched *s, size_t max);
+void sch_fetch_near(struct sched *s, uint32_t p); /* a reader is at visit p */
 void sch_windows_stale(struct sched *s);
 bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes);
 void sch_fetch_unwanted(struct sched *s); /* after a list was dropped: call its fetches back */

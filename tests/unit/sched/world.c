@@ -427,7 +427,7 @@ bool world_read(struct world *w, uint32_t file, uint64_t off, uint64_t len, uint
 			return false;
 		/* A fetch that failed or was dropped: the cache says so again. */
 		if (world_is_waiting(w, 0) && !world_is_wanted(w, file, off, len))
-			sched_read(w->s, file, off, len, reader, true, w->now_ns);
+			sched_read_again(w->s, file, off, len, w->now_ns);
 		world_step(w);
 	}
 	return true;

@@ -380,19 +380,25 @@ static uint32_t fetch_first_name(const struct sched *s)
 	return SCH_NONE;
 }
 
+/* Nobody knows the link yet: is what is under way enough to measure it? */
+bool sch_fetch_starts(const struct sched *s)
+{
+	uint64_t names = (uint64_t)s->n_resolving * s->cfg.chunk_bytes;
+
+	return s->origin.bytes_per_s <= 0 && s->flight_bytes > names && s->flight_bytes - names >= START_BYTES;
+}
+
 /*
  * What is fetched now keeps later demands waiting. Whose turn is before it is not known to be long: at the start the third file may
  * be the first whose name is known, and all that the link takes would be its.
  */
 static bool fetch_is_early(const struct sched *s, uint32_t p)
 {
-	uint64_t names = (uint64_t)s->n_resolving * s->cfg.chunk_bytes;
-	uint32_t data = s->flight.count - sch_min32(s->flight.count, s->n_late + s->n_resolving);
-	bool is_rate_known = s->origin.bytes_per_s > 0;
+	uint32_t data = s->flight.count - sch_min32(s->flight.count, s->n_late + s->n_resolving), most = BEHIND_NAMES;
 
-	if (!is_rate_known && data && s->flight_bytes > names && s->flight_bytes - names >= START_BYTES)
-		return true;
-	return p > s->first_name && data >= (is_rate_known ? sch_max32(s->concurrency / 2, BEHIND_NAMES) : BEHIND_NAMES);
+	if (s->origin.bytes_per_s > 0)
+		most = sch_max32(s->concurrency / 2, BEHIND_NAMES);
+	return sch_fetch_starts(s) || (p > s->first_name && data >= most);
 }
 
 /* 1: fetched or asked for; 0: not this one; negative: stop. */
@@ -421,8 +427,10 @@ static int fetch_visit(struct sched *s, uint32_t p)
 		if (!sch_evict_room(s, EVICT_FOR_ORDER, p))
 			return -ENOSPC;
 	}
-	if (is_name)
+	if (is_name) {
+		s->first_name = sch_min32(s->first_name, p);
 		return sch_fetch_resolve(s, pg, false, sch_when_deadline(s, p)) ? -ENOMEM : 1;
+	}
 	sch_position_stream(s, p)->spent_bytes += sch_position_bytes(s, p);
 	return sch_fetch_page(s, pg, &want, FETCH_AHEAD, sch_when_deadline(s, p)) ? -EAGAIN : 1;
 }

@@ -5,7 +5,8 @@
  * A file may have several sequential readers at once (processes that share one mapping), so a
  * stream is known by where its next read is expected, not by who reads. Its window starts at 128 KiB and
  * doubles each time a read had to wait, up to a share of the slots; a file above 8 MiB of which 2 MiB have been read
- * in order is fetched to its end, as far as the share goes. A gap forward (an mmap that steps over
+ * in order is fetched to its end, as far as the share goes; where most files that were begun were read to their end, from the
+ * first read on. Of several streams the one whose next read is nearest is served first. A gap forward (an mmap that steps over
  * what it does not need) is still sequential; a first read in the middle or at the tail (zip, parquet) is not.
  * Eight reads in a row that continue nothing make a file random: blocks only, no read-ahead.
  *
@@ -20,6 +21,8 @@
 #define WHOLE_SIZE (8u << 20)
 #define WHOLE_AFTER (2u << 20)
 #define ACTIVE_MAX 64u
+#define LEARN_MIN 3u  /* files read to their end before the next ones are expected to be */
+#define LEARN_MAX 64u /* then older ones count half */
 #define RANDOM_AFTER 8u
 
 /* ---- table of streams ------------------------------------------------------------------------ */
@@ -90,6 +93,21 @@ static void seq_make_room(struct sched *s, uint32_t file)
 		seq_free(s, s->seq_lru.tail);
 }
 
+static void learn(struct sched *s, uint32_t *counter)
+{
+	++*counter;
+	if (s->n_begun < LEARN_MAX)
+		return;
+	s->n_begun /= 2;
+	s->n_through /= 2;
+}
+
+/* At most half of the files that were begun are unfinished, the ones that are being read included. */
+static bool learned_whole(const struct sched *s)
+{
+	return s->n_through >= LEARN_MIN && s->n_begun <= 2 * s->n_through;
+}
+
 static uint32_t seq_new(struct sched *s, uint32_t file, uint64_t off, uint64_t end)
 {
 	uint32_t q;
@@ -103,6 +121,8 @@ static uint32_t seq_new(struct sched *s, uint32_t file, uint64_t off, uint64_t e
 			return SCH_NONE;
 		q = s->n_seqs++;
 	}
+	if (off == 0 && s->files[file].size_bytes > s->cfg.chunk_bytes)
+		learn(s, &s->n_begun);
 	s->seqs[q] = (struct seq){.begin = off,
 				  .end = end,
 				  .ahead = end,
@@ -110,7 +130,8 @@ static uint32_t seq_new(struct sched *s, uint32_t file, uint64_t off, uint64_t e
 				  .last_ns = s->now_ns,
 				  .file = file,
 				  .file_next = s->files[file].seq,
-				  .n_reads = 1};
+				  .n_reads = 1,
+				  .is_whole = off == 0 && learned_whole(s)};
 	s->files[file].seq = q;
 	lru_front(s, q);
 	return q;
@@ -199,6 +220,10 @@ void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len,
 		e->window = sch_min64(e->window * 2, seq_share(s));
 	if (f->size_bytes > WHOLE_SIZE && e->end - e->begin >= WHOLE_AFTER)
 		e->is_whole = true;
+	if (e->begin == 0 && !e->is_through && e->end >= f->size_bytes && f->size_bytes > s->cfg.chunk_bytes) {
+		e->is_through = true;
+		learn(s, &s->n_through);
+	}
 	lru_remove(s, q);
 	lru_front(s, q);
 }
@@ -230,6 +255,7 @@ static int seq_fetch(struct sched *s, uint32_t q, uint64_t target)
 	uint64_t to = sch_min64(target - at, s->cfg.chunk_bytes);
 	uint32_t blocks = sch_chunk_blocks(s, e->file, chunk_no), b0, b1, pg;
 	struct blocks want = {{0}};
+	bool is_bad;
 
 	if (blocks == 0)
 		return 0;
@@ -243,31 +269,45 @@ static int seq_fetch(struct sched *s, uint32_t q, uint64_t target)
 	if (pg == SCH_NONE)
 		return 0;
 	sch_blocks_set(&want, b0, sch_min32(b1, blocks - 1));
-	if ((s->pages[pg].flags & PG_BAD) || !sch_fetch_may(s, false, (b1 - b0 + 1) * s->block_bytes) ||
-	    (sch_page_takes_slot(s, pg) && !sch_evict_room(s, EVICT_FOR_GUESS, SCH_NONE)) ||
-	    sch_fetch_page(s, pg, &want, FETCH_AHEAD, s->now_ns + SCH_MSEC)) {
+	is_bad = s->pages[pg].flags & PG_BAD; /* its reader will see; what is behind it may be there */
+	if (!is_bad && (!sch_fetch_may(s, false, (b1 - b0 + 1) * s->block_bytes) || sch_fetch_starts(s) ||
+			(sch_page_takes_slot(s, pg) && !sch_evict_room(s, EVICT_FOR_GUESS, SCH_NONE)) ||
+			sch_fetch_page(s, pg, &want, FETCH_AHEAD, s->now_ns + SCH_MSEC))) {
 		sch_page_put(s, pg);
 		return 0;
 	}
+	if (is_bad)
+		sch_page_put(s, pg);
 	e->ahead = at + to;
 	return 1;
 }
 
+/* How far a stream is to be fetched; its mark: nowhere. */
+static uint64_t seq_target(const struct sched *s, const struct seq *e)
+{
+	uint64_t size = s->files[e->file].size_bytes;
+
+	if ((e->n_reads < 2 && !e->is_whole) || size == SCHED_SIZE_UNKNOWN || s->files[e->file].is_random)
+		return e->ahead;
+	return sch_min64(e->end + (e->is_whole ? seq_share(s) : e->window), size);
+}
+
 void sch_nohint_run(struct sched *s, size_t max)
 {
-	uint64_t share = seq_share(s);
-	uint32_t n = 0;
+	uint32_t best;
 
-	for (uint32_t q = s->seq_lru.head; q != SCH_NONE && n < ACTIVE_MAX; q = s->seqs[q].next, n++) {
-		struct seq *e = &s->seqs[q];
-		uint64_t size = s->files[e->file].size_bytes, target;
+	do {
+		uint64_t best_lead = UINT64_MAX;
+		uint32_t n = 0;
 
-		if (e->n_reads < 2 || size == SCHED_SIZE_UNKNOWN || s->files[e->file].is_random)
-			continue;
-		target = e->end + (e->is_whole ? share : e->window);
-		target = sch_min64(target, size);
-		while (e->ahead < target && s->n_acts - s->acts_head < max)
-			if (!seq_fetch(s, q, target))
-				return;
-	}
+		best = SCH_NONE;
+		for (uint32_t q = s->seq_lru.head; q != SCH_NONE && n < ACTIVE_MAX; q = s->seqs[q].next, n++) {
+			const struct seq *e = &s->seqs[q];
+
+			if (e->ahead < seq_target(s, e) && e->ahead - e->end < best_lead) {
+				best = q;
+				best_lead = e->ahead - e->end;
+			}
+		}
+	} while (best != SCH_NONE && s->n_acts - s->acts_head < max && seq_fetch(s, best, seq_target(s, &s->seqs[best])));
 }

@@ -285,6 +285,7 @@ struct seq {
 	uint32_t prev, next; /* LRU of all */
 	uint32_t n_reads;
 	bool is_whole; /* fetch to the end of the file */
+	bool is_through; /* read to its end */
 };
 
 /* ---- waits -------------------------------------------------------------------------------- */
@@ -396,6 +397,7 @@ struct sched {
 	uint32_t access_clock; /* page reads without an order */
 	uint64_t touched_pages, touched_before; /* size of what is read without an order, in pages */
 	uint32_t touch_epoch, touch_since;
+	uint32_t n_begun, n_through; /* large files read from their beginning lately; of these to their end */
 
 	struct replay *replay; /* replay.c */
 	uint32_t read_stream; /* whose visit the read under way has finished */
@@ -520,6 +522,7 @@ enum fetch_for { FETCH_AHEAD, FETCH_DEMAND, FETCH_AGAIN /* said again, although 
 int sch_fetch_page(struct sched *s, uint32_t pg, const struct blocks *want, enum fetch_for who, uint64_t deadline_ns);
 void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *want);
 void sch_fetch_run(struct sched *s, size_t max);
+bool sch_fetch_starts(const struct sched *s);
 void sch_fetch_near(struct sched *s, uint32_t p); /* a reader is at visit p */
 void sch_windows_stale(struct sched *s);
 bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes);

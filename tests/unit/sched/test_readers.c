@@ -631,3 +631,83 @@ Test(wrong, an_unresolved_name_is_read_first)
 	cr_assert_eq(w.origin_bytes, 32 * MIB);
 	world_close(&w);
 }
+
+/* ---- the start ---------------------------------------------------------------------------------- */
+
+static uint32_t fetches_of(const struct world *w, uint32_t file)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < w->n_log; i++)
+		n += w->log[i].kind == SCHED_FETCH && w->log[i].file == file;
+	return n;
+}
+
+/* The name of the third file is known before those of the first two: the link is not filled with it. */
+Test(start, files_whose_turn_it_is_come_first)
+{
+	struct sched_config cfg = config(128, 0);
+	struct sched_entry e[4];
+	struct world w;
+	uint32_t f[4], st;
+
+	world_open(&w, &cfg);
+	for (int i = 0; i < 4; i++) {
+		f[i] = world_file(&w, 16 * MIB, i == 2);
+		e[i] = (struct sched_entry){f[i], 0, 0};
+	}
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	cr_assert_eq(sched_stream_append(w.s, st, e, 4), 4);
+	world_step(&w);
+	while (world_find(&w, SCHED_FETCH, f[0], 0, 0) == UINT32_MAX)
+		cr_assert(world_event(&w, w.now_ns + 1000000000));
+	cr_assert_leq(fetches_of(&w, f[2]), 2);
+	cr_assert_leq(fetches_of(&w, f[0]), 4, "nobody knows the link yet");
+	world_run(&w, w.now_ns + 1000000000);
+	cr_assert_eq(w.origin_bytes, 64 * MIB);
+	world_close(&w);
+}
+
+/* Two readers, each in a file of its own: what the second one comes to next is not behind the tail of the first file. */
+Test(start, readers_inside_a_file_come_before_tails)
+{
+	struct sched_config cfg = config(128, 0);
+	struct sched_entry e[2];
+	struct world w;
+	uint32_t f[2], st;
+
+	world_open(&w, &cfg);
+	for (int i = 0; i < 2; i++) {
+		f[i] = world_file(&w, 32 * MIB, true);
+		e[i] = (struct sched_entry){f[i], 0, 0};
+	}
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	cr_assert_eq(sched_stream_append(w.s, st, e, 2), 2);
+	world_read_start(&w, f[0], 0, MIB, 1, 1);
+	cr_assert(world_read(&w, f[1], 0, MIB, 2));
+	world_run(&w, w.now_ns + 1000000000);
+	for (uint64_t c = 1; c <= 4; c++)
+		cr_assert_lt(world_find(&w, SCHED_FETCH, f[1], c, 0), world_find(&w, SCHED_FETCH, f[0], 16, 0));
+	world_close(&w);
+}
+
+/* Files that are read without an order, to their ends: the next one is fetched whole from its first read on. */
+Test(start, whole_files_are_learned)
+{
+	struct sched_config cfg = config(128, 0);
+	struct world w;
+	uint32_t f[8];
+
+	for (int is_whole = 0; is_whole < 2; is_whole++) {
+		world_open(&w, &cfg);
+		for (int i = 0; i < 8; i++)
+			f[i] = world_file(&w, 16 * MIB, true);
+		for (uint32_t i = 0; i < 6; i++)
+			for (uint64_t c = 0; c < (is_whole ? 16 : 1); c++)
+				cr_assert(world_read(&w, f[i], c * MIB, MIB, 1));
+		cr_assert(world_read(&w, f[6], 0, MIB, 1));
+		world_run(&w, w.now_ns + 1000000000);
+		cr_assert_eq(fetches_of(&w, f[6]), is_whole ? 16 : 1);
+		world_close(&w);
+	}
+}

@@ -32,6 +32,7 @@
 
 struct cache;
 struct tier;
+struct cred;
 struct cache_file; /* one generation of one origin file: identity + a path to reopen it; counted */
 
 struct cache_fetch_result {
@@ -99,6 +100,11 @@ bool cache_file_is_superseded(const struct cache_file *f);
 void cache_file_supersede(struct cache *c, struct cache_file *f);
 /* Hand over a descriptor opened with origin_open() on exactly this identity: it joins the LRU (or is closed). */
 void cache_file_give_fd(struct cache *c, struct cache_file *f, int fd);
+/* Who may open it where we are refused (cred.h): opened again, it is as them. A prefetch that is refused is tried as the last one
+ * named for any file. */
+void cache_file_set_cred(struct cache *c, struct cache_file *f, struct cred *cr);
+void cache_set_guest(struct cache *c, struct cred *cr);
+struct cred *cache_guest_get(struct cache *c); /* +1 reference, or NULL */
 /* A number of the caller's, 0xffffffff at first (the engine keeps the scheduler's file number there); atomic. */
 uint32_t cache_file_tag(const struct cache_file *f);
 void cache_file_set_tag(struct cache_file *f, uint32_t tag);

@@ -80,6 +80,7 @@ struct cache_file {
 	/* guarded by c->files_lock */
 	struct cache_file *hash_next;
 	char *path;
+	struct cred *cred; /* counted; who was let in last where we are refused, or NULL */
 };
 
 struct chunk {
@@ -214,6 +215,7 @@ struct cache {
 	/* guarded by files_lock */
 	struct cache_file **files;
 	uint64_t files_mask, n_files;
+	struct cred *guest; /* counted, or NULL: who was let in last where we are refused */
 };
 
 /* ---- file.c ---- */
@@ -222,6 +224,7 @@ void files_finish(struct cache *c);
 /* Drops a reference while c->lock is held; a descriptor goes to the graveyard. */
 void file_put_locked(struct cache *c, struct cache_file *f) HFS_REQUIRES(c->lock);
 /* A copy of the newest path, malloc'd; NULL: no memory. */
+struct cred *file_cred(struct cache *c, const struct cache_file *f) HFS_EXCLUDES(c->files_lock);
 char *file_path_dup(struct cache *c, struct cache_file *f) HFS_EXCLUDES(c->files_lock);
 /* True the first time: cb.changed is due. */
 bool file_supersede(struct cache_file *f);

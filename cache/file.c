@@ -10,6 +10,7 @@
 #include "cache/cache_i.h"
 
 #include "cache/base/err.h"
+#include "cache/cred.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ int files_init(struct cache *c)
 
 void files_finish(struct cache *c)
 {
+	cred_put(c->guest);
 	free(c->files);
 }
 
@@ -83,6 +85,7 @@ static void file_free(struct cache_file *f)
 {
 	if (f == NULL)
 		return;
+	cred_put(f->cred);
 	free(f->path);
 	free(f);
 }
@@ -207,6 +210,43 @@ char *file_path_dup(struct cache *c, struct cache_file *f)
 	copy = strdup(f->path);
 	hfs_mutex_unlock(&c->files_lock);
 	return copy;
+}
+
+static void set_cred_locked(struct cred **at, struct cred *cr)
+{
+	cred_put(*at);
+	*at = cred_get(cr);
+}
+
+void cache_file_set_cred(struct cache *c, struct cache_file *f, struct cred *cr)
+{
+	hfs_mutex_lock(&c->files_lock);
+	set_cred_locked(&f->cred, cr);
+	set_cred_locked(&c->guest, cr);
+	hfs_mutex_unlock(&c->files_lock);
+}
+
+void cache_set_guest(struct cache *c, struct cred *cr)
+{
+	hfs_mutex_lock(&c->files_lock);
+	set_cred_locked(&c->guest, cr);
+	hfs_mutex_unlock(&c->files_lock);
+}
+
+/* Who to be when we are refused: for this file, or (NULL) for one that nobody has opened yet. +1 reference. */
+struct cred *file_cred(struct cache *c, const struct cache_file *f)
+{
+	struct cred *cr;
+
+	hfs_mutex_lock(&c->files_lock);
+	cr = cred_get(f != NULL && f->cred != NULL ? f->cred : c->guest);
+	hfs_mutex_unlock(&c->files_lock);
+	return cr;
+}
+
+struct cred *cache_guest_get(struct cache *c)
+{
+	return file_cred(c, NULL);
 }
 
 const struct hfs_identity *cache_file_identity(const struct cache_file *f)

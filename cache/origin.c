@@ -62,16 +62,22 @@ int origin_stat_fd(struct origin *o, int fd, struct origin_attr *ret)
 static int stat_once(struct origin *o, const char *path, bool is_fresh, struct origin_attr *ret)
 {
 	int fd = is_fresh ? origin_path_open_fresh(o, path) : origin_path_open(o, path, O_PATH);
+	bool must_refresh = false;
 	int err;
 
+	if (fd == -ENOENT && !is_fresh && origin_is_on_nfs(o, o->root_fd))
+		return stat_once(o, path, true, ret);
 	if (fd < 0)
 		return fd;
 	err = origin_fd_stat(o, fd, is_fresh ? AT_STATX_FORCE_SYNC : 0, ret);
+	if (err == 0 && !is_fresh && S_ISDIR(ret->mode) && *path != '\0')
+		must_refresh = origin_is_on_nfs(o, fd);
 	origin_fd_close(o, fd);
-	return err;
+	return must_refresh ? stat_once(o, path, true, ret) : err;
 }
 
-/* ESTALE: see origin_open(). */
+/* ESTALE: see origin_open(). An NFS client goes on with a missing name and with a directory that was replaced for 30 s, and an
+ * open beneath that directory would follow it: these two are asked for anew even if not is_fresh. */
 int origin_stat(struct origin *o, const char *path, bool is_fresh, struct origin_attr *ret)
 {
 	int err = -ESTALE;

@@ -35,7 +35,7 @@ void origin_destroy(struct origin *o);
 /* st_dev of the root; true if the origin is NFS (its parent must be refreshed before an open). */
 uint64_t origin_dev(const struct origin *o);
 
-/* lstat. is_fresh: AT_STATX_FORCE_SYNC, else whatever the origin's client has cached. */
+/* lstat. is_fresh: AT_STATX_FORCE_SYNC, else whatever the origin's client has cached, but for directories and missing names on NFS. */
 int origin_stat(struct origin *o, const char *path, bool is_fresh, struct origin_attr *ret);
 /* Fresh open for reading (close-to-open) and a forced statx of the descriptor. -EISDIR for a directory, -ELOOP for a
  * symlink, -ENXIO for anything else that is not a regular file. */

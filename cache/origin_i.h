@@ -36,6 +36,8 @@ int origin_path_open(struct origin *o, const char *path, int flags);
 int origin_path_check(const char *path);
 /* O_PATH descriptor of path with fresh names above it: on NFS a forced look at the parent comes first. */
 int origin_path_open_fresh(struct origin *o, const char *path);
+/* Is what fd stands for on NFS? No round trip once its device is known. */
+bool origin_is_on_nfs(struct origin *o, int fd);
 int origin_fd_stat(struct origin *o, int fd, int flags, struct origin_attr *ret);
 void origin_fd_close(struct origin *o, int fd);
 

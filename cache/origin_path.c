@@ -159,7 +159,7 @@ static void dev_remember(struct origin *o, uint64_t dev, bool is_nfs)
 }
 
 /* Is what fd stands for on NFS? No round trip once the device is known. */
-static bool is_on_nfs(struct origin *o, int fd)
+bool origin_is_on_nfs(struct origin *o, int fd)
 {
 	struct origin_attr attr;
 	struct statfs fs;
@@ -199,7 +199,7 @@ int origin_path_open_fresh(struct origin *o, const char *path)
 
 	if (*path == '\0' || (fd < 0 && fd != -ENOENT && fd != -ESTALE))
 		return fd;
-	if (fd >= 0 ? !is_on_nfs(o, fd) : !is_on_nfs(o, o->root_fd))
+	if (fd >= 0 ? !origin_is_on_nfs(o, fd) : !origin_is_on_nfs(o, o->root_fd))
 		return fd;
 	origin_fd_close(o, fd);
 	err = refresh_parent(o, path);

@@ -22,6 +22,7 @@
 #include "cache/base/err.h"
 #include "cache/base/log.h"
 #include "cache/base/time.h"
+#include "cache/cred.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -75,7 +76,7 @@ static bool back_off(struct cache *c, unsigned try, uint64_t since_ns)
 	return may;
 }
 
-static int open_retrying(struct cache *c, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+static int open_patiently(struct cache *c, const char *path, int *ret_fd, struct origin_attr *ret_attr)
 {
 	uint64_t since_ns = hfs_now_ns();
 	unsigned try = 0;
@@ -86,6 +87,23 @@ static int open_retrying(struct cache *c, const char *path, int *ret_fd, struct 
 		if (err == -ESTALE && try == 0) /* a directory above was replaced: the next walk starts afresh */
 			err = origin_open(c->cfg.origin, path, ret_fd, ret_attr);
 	} while (is_transient(err) && back_off(c, try++, since_ns));
+	return err;
+}
+
+/* f: NULL for a name that is only prefetched. */
+static int open_retrying(struct cache *c, const struct cache_file *f, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+{
+	int err = open_patiently(c, path, ret_fd, ret_attr);
+	struct cred *cr;
+
+	if (!cred_is_refusal(err))
+		return err;
+	cr = file_cred(c, f);
+	if (cr != NULL && cred_assume(cr) == 0) {
+		err = open_patiently(c, path, ret_fd, ret_attr);
+		cred_drop(cr);
+	}
+	cred_put(cr);
 	return err;
 }
 
@@ -118,7 +136,7 @@ static int open_generation(struct cache *c, struct cache_file *f, int *ret_fd)
 
 	if (path == NULL)
 		return -ENOMEM;
-	err = open_retrying(c, path, &fd, &attr);
+	err = open_retrying(c, f, path, &fd, &attr);
 	err = judge_open(f, err, &attr);
 	if (err < 0)
 		hfs_log_limited(HFS_LOG_WARNING, "origin: %s cannot be opened: %s; its readers get this error", path,
@@ -623,7 +641,7 @@ static bool resolve_locked(struct cache *c, struct fetch *f, struct batch *b) HF
 	hfs_mutex_unlock(&c->lock);
 	fd_close_list(c, b->to_close);
 	b->to_close = NULL;
-	err = open_retrying(c, f->path, &fd, &f->attr);
+	err = open_retrying(c, NULL, f->path, &fd, &f->attr);
 	workq_progress(c->workq);
 	if (is_transient(err))
 		hfs_log_limited(HFS_LOG_WARNING, "origin: %s cannot be looked up: %s; not prefetched", f->path,

@@ -65,6 +65,7 @@ struct control_req {
 	 * thread. The request belongs to the caller again. */
 	void (*done)(struct control_req *r, ssize_t result, const char *data);
 	pid_t tid; /* of the caller, as the kernel tells it */
+	uint32_t uid, gid;
 	/* private */
 	struct {
 		struct control_req *next, *prev;

@@ -131,6 +131,7 @@ struct control_file {
 	struct control *c;
 	enum control_kind kind;
 	bool is_reader, is_writer, is_nonblock;
+	_Atomic bool is_writer_noted; /* engine_guest_note() */
 	unsigned refs;		       /* c->lock */
 	bool is_busy;		       /* c->lock: somebody is in its ingest state */
 	struct control_stream *stream; /* counted; ORDER, STREAM */

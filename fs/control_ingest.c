@@ -369,6 +369,8 @@ void control_ingest_write(struct control_file *f, const char *data, size_t len, 
 	struct ingest *in;
 	ssize_t n;
 
+	if (!atomic_exchange(&f->is_writer_noted, true))
+		engine_guest_note(c->h->engine, r->uid, r->gid, (uint32_t)r->tid);
 	if (control_file_try_claim(f)) {
 		n = ingest_of(f, &in);
 		if (n < 0 || !ingest_needs_origin(in, data, len)) {

@@ -151,12 +151,21 @@ static int ask_list(struct question *q)
 	return 0;
 }
 
+static int ask(void *arg)
+{
+	struct question *q = arg;
+
+	return q->q == ORIGIN_LIST ? ask_list(q) : origin_realpath(q->c->h->origin, q->path, &q->a.path, &q->a.attr);
+}
+
 static void answer(void *arg)
 {
 	struct question *q = arg;
 	struct control *c = q->c;
 
-	q->a.err = q->q == ORIGIN_LIST ? ask_list(q) : origin_realpath(c->h->origin, q->path, &q->a.path, &q->a.attr);
+	q->a.err = ask(q);
+	if (q->a.err == -EACCES || q->a.err == -EPERM) /* refused before anything was gathered: root under root_squash */
+		q->a.err = engine_as_guest(c->h->engine, ask, q);
 	hfs_mutex_lock(&c->lock);
 	q->is_done = true;
 	hfs_cond_broadcast(&c->cond);

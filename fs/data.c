@@ -19,6 +19,7 @@
 #define POOL_MAX 2048u
 #define SIGPND_KILL (1ull << 8) /* bit of SIGKILL (9) in SigPnd */
 #define WATCH_BATCH 64
+#define KEPT_NODE_SHARE 16384u /* immutable: forgotten nodes of about 256 B may take 1/64 of memory= */
 
 /* ---- requests ------------------------------------------------------------------- */
 
@@ -61,6 +62,7 @@ void data_req_unref(struct data_req *r)
 	if (r->is_dir_counted)
 		data_dir_unref(v, r->dir);
 	free(r->name_own);
+	cred_put(r->cred);
 	hfs_mutex_lock(&v->lock);
 	if (v->pool_n < POOL_MAX) {
 		r->next = v->pool;
@@ -325,6 +327,31 @@ static void watch_late(struct data_view *v, uint64_t now_ns)
 	} while (n == WATCH_BATCH);
 }
 
+static bool match_overdue(struct data_req *r, uint64_t before_ns)
+{
+	return r->started_ns <= before_ns;
+}
+
+/* origin-timeout: whoever cannot be answered from a snapshot gets EIO. */
+static void watch_overdue(struct data_view *v, uint64_t before_ns)
+{
+	struct data_req *batch[WATCH_BATCH];
+	size_t n;
+
+	do {
+		hfs_mutex_lock(&v->lock);
+		n = collect_locked(v->metas, match_overdue, before_ns, batch);
+		hfs_mutex_unlock(&v->lock);
+		for (size_t i = 0; i < n; i++) {
+			if (data_answer_late(batch[i]))
+				atomic_fetch_add(&v->h->late_metadata, 1);
+			else if (data_answer(batch[i], -EIO, NULL))
+				hfs_log_limited(HFS_LOG_WARNING, "origin: no answer within origin-timeout; waiting calls get EIO");
+			data_req_unref(batch[i]);
+		}
+	} while (n > 0);
+}
+
 static void *watch_main(void *arg)
 {
 	struct data_view *v = arg;
@@ -348,6 +375,8 @@ static void *watch_main(void *arg)
 			watch_interrupted(v, ++pass);
 		if (has_metas)
 			watch_late(v, hfs_now_ns());
+		if (has_metas && v->origin_timeout_ns > 0)
+			watch_overdue(v, hfs_sub_floor_u64(hfs_now_ns(), v->origin_timeout_ns));
 		if (has_stale)
 			data_stale_sweep(v, hfs_now_ns(), false);
 		hfs_mutex_lock(&v->lock);
@@ -435,6 +464,7 @@ int data_view_create(struct hintfs *h, struct data_view **ret_v)
 	v->h = h;
 	v->revalidate_ns = (uint64_t)(h->opts.revalidate_s * 1e9);
 	v->timeout_s = h->opts.revalidate_s;
+	v->origin_timeout_ns = (uint64_t)(h->opts.origin_timeout_s * 1e9);
 	v->root_dev = origin_dev(h->origin);
 	hfs_mutex_init(&v->lock, HFS_RANK_SESSION);
 	hfs_cond_init(&v->wake);
@@ -442,7 +472,7 @@ int data_view_create(struct hintfs *h, struct data_view **ret_v)
 	if (!rc) /* umount(8) asks for it first, and must get an answer whatever the origin does by then */
 		v->has_statfs = origin_statfs(h->origin, &v->statfs) == 0;
 	if (!rc)
-		rc = node_table_create(&root, &v->nodes);
+		rc = node_table_create(&root, h->opts.is_immutable ? h->opts.memory_bytes / KEPT_NODE_SHARE : 0, &v->nodes);
 	if (!rc)
 		rc = dirsnap_table_create(&v->snaps);
 	if (!rc)
@@ -540,9 +570,10 @@ size_t data_status(struct data_view *v, char *buf, size_t cap)
 	metas = v->n_metas;
 	hfs_mutex_unlock(&v->lock);
 	n = snprintf(buf, cap,
-		     "stall_s %.3f\nnodes %llu\nnodes_superseded %llu\nopen_files %u\nopen_dirs %u\nparked_reads %u\n"
+		     "stall_s %.3f\nnodes %llu\nnodes_superseded %llu\nnodes_kept %llu\nopen_files %u\nopen_dirs %u\nparked_reads %u\n"
 		     "parked_metadata %u\ndirsnap_bytes %llu\n",
 		     (double)atomic_load(&v->stall_ns) / 1e9, (unsigned long long)ns.nodes, (unsigned long long)ns.superseded,
+		     (unsigned long long)ns.kept,
 		     atomic_load(&v->n_open),
 		     atomic_load(&v->n_dirs), reads, metas, (unsigned long long)dirsnap_bytes(v->snaps));
 	return n < 0 ? 0 : (size_t)n;

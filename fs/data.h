@@ -82,6 +82,7 @@ struct data_req {
 	enum data_op op;
 	uint64_t node_id; /* LOOKUP: the parent */
 	uint32_t tid;	  /* calling thread, 0: not visible from here */
+	uint32_t uid, gid; /* its file system identity */
 	const char *name; /* LOOKUP, GETXATTR: borrowed during data_submit */
 	size_t size;	  /* READ, READDIR, xattrs */
 	uint64_t off;	  /* READ; READDIR: cookie */
@@ -102,6 +103,7 @@ struct data_req {
 	uint64_t i_pass; /* of the watch thread that looked last */
 	bool is_interrupted, is_listed, is_tried_late, is_dir_counted;
 	char *name_own; /* owned */
+	struct cred *cred; /* counted; set where the origin refused us as ourselves */
 	struct node *node;
 	struct cache_read read;
 };

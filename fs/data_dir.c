@@ -99,7 +99,7 @@ static void job_opendir(void *arg)
 	node_attr_get(v->nodes, r->node, &attr, NULL);
 	l.dev = attr.id.dev;
 	if (rc == 0)
-		rc = origin_list(v->h->origin, path, list_one, &l);
+		rc = data_origin_list(r, path, list_one, &l);
 	if (rc == 0)
 		rc = dirsnap_publish(l.snap, hfs_now_ns());
 	if (rc == 0) {
@@ -205,7 +205,7 @@ static void plus_stat(struct data_req *r, struct data_dirent *e)
 	struct origin_attr attr;
 	char *path = node_path(v->nodes, r->dir->node, e->name, strlen(e->name));
 
-	if (path && origin_stat(v->h->origin, path, false, &attr) == 0 && data_is_shown(attr.mode))
+	if (path && data_origin_stat(r, path, false, &attr) == 0 && data_is_shown(attr.mode))
 		n = node_bind(v->nodes, r->dir->node, e->name, strlen(e->name), &attr, hfs_now_ns(), true, &old);
 	free(path);
 	if (!n)
@@ -233,7 +233,7 @@ static void job_readdirplus(void *arg)
 {
 	struct data_req *r = arg;
 	struct data_dirent *ents = NULL;
-	uint64_t start_ns = hfs_now_ns(), fresh_ns = start_ns - r->v->revalidate_ns;
+	uint64_t start_ns = hfs_now_ns(), fresh_ns = hfs_sub_floor_u64(start_ns, r->v->revalidate_ns);
 	size_t n = 0;
 	int rc = collect(r, &ents, &n);
 

@@ -3,10 +3,12 @@
 #ifndef FS_DATA_I_H
 #define FS_DATA_I_H
 
+#include "cache/base/arith.h"
 #include "cache/base/err.h"
 #include "cache/base/log.h"
 #include "cache/base/sync.h"
 #include "cache/base/time.h"
+#include "cache/cred.h"
 #include "fs/data.h"
 #include "fs/dirsnap.h"
 #include "fs/engine.h"
@@ -40,6 +42,7 @@ struct data_view {
 	pthread_t watch;
 	double timeout_s; /* of entries and attributes */
 	uint64_t revalidate_ns;
+	uint64_t origin_timeout_ns; /* 0: none */
 	uint64_t root_dev;
 
 	struct hfs_mutex lock; /* rank HFS_RANK_SESSION */
@@ -64,6 +67,7 @@ struct data_view {
 	_Atomic uint64_t next_id;
 	_Atomic uint64_t stall_ns; /* sum over READs of the time they were parked, read-ahead included */
 	_Atomic uint32_t n_open, n_dirs;
+	_Atomic bool is_squashed; /* some caller was let in where we are refused */
 	_Atomic bool is_late; /* some metadata call has been out for LATE_NS */
 };
 
@@ -93,6 +97,16 @@ void data_fill_entry(struct data_view *v, struct data_entry *e, uint64_t node_id
 uint64_t data_ino(struct data_view *v, const struct hfs_identity *id);
 bool data_is_shown(uint32_t mode); /* regular file, directory, symlink */
 void data_superseded(struct data_view *v, struct node *old); /* takes the reference */
+
+/* data_caller.c: as origin_*(), once more as the caller where we are refused. */
+int data_origin_open(struct data_req *r, const char *path, int *ret_fd, struct origin_attr *ret_attr);
+int data_origin_stat(struct data_req *r, const char *path, bool is_fresh, struct origin_attr *ret_attr);
+int data_origin_list(struct data_req *r, const char *path, origin_list_cb cb, void *ctx);
+ssize_t data_origin_readlink(struct data_req *r, const char *path, char *buf, size_t cap);
+ssize_t data_origin_xattr(struct data_req *r, const char *path, char *buf); /* r->op, r->name_own, r->size */
+struct cred *data_caller(struct data_req *r); /* borrowed from r; NULL: as cred_of_caller() */
+/* The file's later opens are made as this caller if it takes that. is_checked: it was just opened. */
+void data_caller_bind(struct data_req *r, struct cache_file *f, bool is_checked, uint32_t mode);
 
 /* data_meta.c */
 void data_lookup(struct data_req *r);

@@ -59,19 +59,20 @@ static void answer_node(struct data_req *r, struct node *n, const struct origin_
 /* ---- LOOKUP --------------------------------------------------------------------------- */
 
 /* The LOOKUP that follows an ESTALE: open afresh and keep the descriptor for the OPEN to come. */
-static int lookup_fresh(struct data_view *v, const char *path, struct origin_attr *attr, int *ret_fd)
+static int lookup_fresh(struct data_req *r, const char *path, struct origin_attr *attr, int *ret_fd)
 {
-	int rc = origin_open(v->h->origin, path, ret_fd, attr);
+	int rc = data_origin_open(r, path, ret_fd, attr);
 
 	if (rc == -EISDIR || rc == -ELOOP || rc == -ENXIO)
-		rc = origin_stat(v->h->origin, path, true, attr);
+		rc = data_origin_stat(r, path, true, attr);
 	return rc;
 }
 
 /* For the OPEN that follows: the generation, with its descriptor. */
-static void keep_generation(struct data_view *v, const struct data_req *r, const struct node *n, const char *path, int fd,
+static void keep_generation(struct data_req *r, const struct node *n, const char *path, int fd,
 			    uint64_t fresh_ns)
 {
+	struct data_view *v = r->v;
 	struct cache *c = engine_cache(v->h->engine);
 	struct cache_file *f = cache_file_get(c, &n->attr.id, path);
 
@@ -79,6 +80,7 @@ static void keep_generation(struct data_view *v, const struct data_req *r, const
 		close(fd);
 		return;
 	}
+	data_caller_bind(r, f, true, n->attr.mode);
 	cache_file_give_fd(c, f, fd);
 	data_stale_keep(v, r, n->id, f, fresh_ns);
 }
@@ -97,9 +99,9 @@ static void job_lookup(void *arg)
 	if (!path)
 		goto fail;
 	if (is_fresh)
-		rc = lookup_fresh(v, path, &attr, &fd);
+		rc = lookup_fresh(r, path, &attr, &fd);
 	else
-		rc = origin_stat(v->h->origin, path, false, &attr);
+		rc = data_origin_stat(r, path, false, &attr);
 	if (rc == 0 && !data_is_shown(attr.mode))
 		rc = -ENOENT;
 	if (rc < 0)
@@ -111,7 +113,7 @@ static void job_lookup(void *arg)
 	}
 	data_superseded(v, old);
 	if (fd >= 0)
-		keep_generation(v, r, n, path, fd, came_ns);
+		keep_generation(r, n, path, fd, came_ns);
 	fd = -1;
 	answer_node(r, n, &attr);
 	node_put(v->nodes, n);
@@ -156,7 +158,7 @@ static bool lookup_from_memory(struct data_req *r)
 	char *path = node_path(v->nodes, r->node, r->name, strlen(r->name));
 	if (!path)
 		return false;
-	bool is_known = engine_attr_get(v->h->engine, path, now_ns - v->revalidate_ns, &attr, &at_ns);
+	bool is_known = engine_attr_get(v->h->engine, path, hfs_sub_floor_u64(now_ns, v->revalidate_ns), &attr, &at_ns);
 	free(path);
 	if (!is_known)
 		return false;
@@ -211,7 +213,7 @@ static void job_getattr(void *arg)
 	struct origin_attr attr;
 	struct origin_attr known;
 	char *path = data_req_path(r);
-	int rc = path ? origin_stat(v->h->origin, path, false, &attr) : -ENOMEM;
+	int rc = path ? data_origin_stat(r, path, false, &attr) : -ENOMEM;
 
 	node_attr_get(v->nodes, r->node, &known, NULL);
 	if (rc == 0 && r->node_id != NODE_ROOT_ID &&
@@ -256,7 +258,7 @@ static void job_readlink(void *arg)
 	char buf[PATH_MAX + 1];
 	struct data_result res = { .bytes = buf };
 	char *path = data_req_path(r);
-	ssize_t n = path ? origin_readlink(r->v->h->origin, path, buf, PATH_MAX) : -ENOMEM;
+	ssize_t n = path ? data_origin_readlink(r, path, buf, PATH_MAX) : -ENOMEM;
 
 	if (n >= 0) {
 		buf[n] = '\0';
@@ -307,18 +309,13 @@ static void job_xattr(void *arg)
 {
 	struct data_req *r = arg;
 	struct data_result res = { 0 };
-	struct origin *o = r->v->h->origin;
 	char *path = node_path(r->v->nodes, r->node, NULL, 0), *buf = NULL;
 	ssize_t n = -ENOMEM;
 
 	if (r->size > 0)
 		buf = malloc(r->size);
-	if (path && (buf || r->size == 0)) {
-		if (r->op == DATA_GETXATTR)
-			n = origin_getxattr(o, path, r->name_own, buf, r->size);
-		else
-			n = origin_listxattr(o, path, buf, r->size);
-	}
+	if (path && (buf || r->size == 0))
+		n = data_origin_xattr(r, path, buf);
 	if (n >= 0) {
 		res.bytes = buf;
 		res.bytes_len = (size_t)n;

@@ -185,6 +185,7 @@ static int handle_create(struct data_req *r, const char *path, int fd, struct da
 			close(fd);
 		return -ENOMEM;
 	}
+	data_caller_bind(r, f, fd >= 0, r->node->attr.mode);
 	if (fd >= 0)
 		cache_file_give_fd(c, f, fd);
 	if (!node_open(v->nodes, r->node, f, &h->file))
@@ -236,7 +237,7 @@ static void job_open(void *arg)
 	struct data_req *r = arg;
 	struct origin_attr attr;
 	char *path = data_req_path(r);
-	int fd = -1, rc = path ? origin_open(r->v->h->origin, path, &fd, &attr) : -ENOMEM;
+	int fd = -1, rc = path ? data_origin_open(r, path, &fd, &attr) : -ENOMEM;
 
 	if (rc == 0 && hfs_identity_equal(&attr.id, &r->node->attr.id)) {
 		stale_forget(r->v, r->tid, r->node->parent->id, r->node->name);

@@ -42,6 +42,10 @@ int engine_create(const struct engine_config *cfg, struct engine **ret_e);
 void engine_shutdown(struct engine *e);			 /* all waiting reads and waits end */
 bool engine_destroy(struct engine *e, unsigned wait_ms); /* as cache_destroy */
 struct cache *engine_cache(struct engine *e);
+/* Where the origin refuses us: whoever writes an order is asked for by prefetches (cache_set_guest). */
+void engine_guest_note(struct engine *e, uint32_t uid, uint32_t gid, uint32_t tid);
+/* fn(arg) as that user, on this thread; -EACCES: there is none. */
+int engine_as_guest(struct engine *e, int (*fn)(void *arg), void *arg);
 
 /* ---- reading (fs/read.c) ---- */
 /* Park or serve; r->done is called exactly once (maybe inside). path: where the file is now. reader: thread or process id. */

@@ -4,6 +4,8 @@
  */
 #include "fs/engine_i.h"
 
+#include "cache/cred.h"
+
 #include <stdlib.h>
 
 int engine_stream_create(struct engine *e, uint32_t *ret_stream)
@@ -187,4 +189,28 @@ void engine_stats(struct engine *e, struct cache_stats *ret_cache, struct sched_
 	hfs_mutex_lock(&e->lock);
 	sched_stats_get(e->sched, ret_sched);
 	hfs_mutex_unlock(&e->lock);
+}
+
+/* ---- refused as ourselves ----------------------------------------------------------------------- */
+
+void engine_guest_note(struct engine *e, uint32_t uid, uint32_t gid, uint32_t tid)
+{
+	struct cred *cr = cred_of_caller(uid, gid, tid);
+
+	if (cr)
+		cache_set_guest(e->cache, cr);
+	cred_put(cr);
+}
+
+int engine_as_guest(struct engine *e, int (*fn)(void *arg), void *arg)
+{
+	struct cred *cr = cache_guest_get(e->cache);
+	int rc = -EACCES;
+
+	if (cr && cred_assume(cr) == 0) {
+		rc = fn(arg);
+		cred_drop(cr);
+	}
+	cred_put(cr);
+	return rc;
 }

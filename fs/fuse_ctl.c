@@ -418,6 +418,8 @@ static struct ticket *ticket_new(fuse_req_t req, void (*done)(struct control_req
 	t->req = req;
 	t->r.done = done;
 	t->r.tid = fuse_req_ctx(req)->pid;
+	t->r.uid = fuse_req_ctx(req)->uid;
+	t->r.gid = fuse_req_ctx(req)->gid;
 	rc = control_req_begin(session_of(req)->control, &t->r, &id);
 	if (rc < 0) {
 		fuse_reply_errno(req, rc);

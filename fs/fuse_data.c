@@ -216,6 +216,8 @@ static struct data_req *request(fuse_req_t req, enum data_op op, fuse_ino_t ino)
 	r->op = op;
 	r->node_id = ino;
 	r->tid = (uint32_t)fuse_req_ctx(req)->pid;
+	r->uid = fuse_req_ctx(req)->uid;
+	r->gid = fuse_req_ctx(req)->gid;
 	r->fuse = req;
 	r->reply = reply;
 	r->dirent_bytes = dirent_bytes;

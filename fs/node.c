@@ -23,6 +23,8 @@ struct node_table {
 	uint64_t n_buckets; /* power of two, of both tables */
 	uint64_t next_id;
 	struct node *root;
+	struct node *kept_oldest, *kept_newest; /* held by nobody */
+	uint64_t kept_max;			/* const */
 	struct node_stats stats;
 };
 
@@ -60,13 +62,14 @@ static struct node *node_new(const char *name, size_t len, const struct origin_a
 	return n;
 }
 
-int node_table_create(const struct origin_attr *root, struct node_table **ret_t)
+int node_table_create(const struct origin_attr *root, uint64_t kept_max, struct node_table **ret_t)
 {
 	struct node_table *t = calloc(1, sizeof(*t));
 
 	if (!t)
 		return -ENOMEM;
 	hfs_mutex_init(&t->lock, HFS_RANK_NODE);
+	t->kept_max = kept_max;
 	t->n_buckets = BUCKETS_FIRST;
 	t->by_id = calloc(t->n_buckets, sizeof(*t->by_id));
 	t->by_name = calloc(t->n_buckets, sizeof(*t->by_name));
@@ -174,25 +177,60 @@ static void name_remove_locked(struct node_table *t, struct node *n)
 	t->stats.superseded++;
 }
 
-/* Free the node if nobody holds it, and then its parent, and so on upwards. */
+static void kept_add_locked(struct node_table *t, struct node *n)
+{
+	n->is_kept = true;
+	n->kept_prev = t->kept_newest;
+	n->kept_next = NULL;
+	*(n->kept_prev ? &n->kept_prev->kept_next : &t->kept_oldest) = n;
+	t->kept_newest = n;
+	t->stats.kept++;
+}
+
+/* Somebody holds it again, or it goes. */
+static void kept_remove_locked(struct node_table *t, struct node *n)
+{
+	if (!n->is_kept)
+		return;
+	*(n->kept_prev ? &n->kept_prev->kept_next : &t->kept_oldest) = n->kept_next;
+	*(n->kept_next ? &n->kept_next->kept_prev : &t->kept_newest) = n->kept_prev;
+	n->is_kept = false;
+	n->kept_prev = n->kept_next = NULL;
+	t->stats.kept--;
+}
+
+/* Free what nobody holds; its parent, if any. */
+static struct node *node_free_locked(struct node_table *t, struct node *n)
+{
+	struct node *parent = n->parent;
+
+	assert(!n->file && n->n_open == 0);
+	name_remove_locked(t, n);
+	for (struct node **p = id_bucket(t, n->id); *p; p = &(*p)->id_next) {
+		if (*p == n) {
+			*p = n->id_next;
+			break;
+		}
+	}
+	t->stats.nodes--;
+	t->stats.superseded--;
+	t->stats.bytes -= node_bytes(n->name_len);
+	free(n);
+	return parent;
+}
+
+/* Nobody may hold the node any more: then keep it, or free it, and then its parent, and so on upwards. */
 static void node_release_locked(struct node_table *t, struct node *n)
 {
 	while (n && n->refs == 0 && n->nlookup == 0) {
-		struct node *parent = n->parent;
-
-		assert(!n->file && n->n_open == 0);
-		name_remove_locked(t, n);
-		for (struct node **p = id_bucket(t, n->id); *p; p = &(*p)->id_next) {
-			if (*p == n) {
-				*p = n->id_next;
-				break;
-			}
+		if (t->kept_max > 0 && !n->is_superseded) {
+			kept_add_locked(t, n);
+			if (t->stats.kept <= t->kept_max)
+				return;
+			n = t->kept_oldest;
+			kept_remove_locked(t, n);
 		}
-		t->stats.nodes--;
-		t->stats.superseded--;
-		t->stats.bytes -= node_bytes(n->name_len);
-		free(n);
-		n = parent;
+		n = node_free_locked(t, n);
 		if (n)
 			n->refs--;
 	}
@@ -202,8 +240,10 @@ struct node *node_get(struct node_table *t, uint64_t id)
 {
 	hfs_mutex_lock(&t->lock);
 	struct node *n = id_find_locked(t, id);
-	if (n)
+	if (n) {
+		kept_remove_locked(t, n);
 		n->refs++;
+	}
 	hfs_mutex_unlock(&t->lock);
 	return n;
 }
@@ -230,7 +270,7 @@ void node_forget(struct node_table *t, uint64_t id, uint64_t nlookup)
 {
 	hfs_mutex_lock(&t->lock);
 	struct node *n = id_find_locked(t, id);
-	if (n && n != t->root) {
+	if (n && n != t->root && !n->is_kept) {
 		uint64_t k = nlookup < n->nlookup ? nlookup : n->nlookup;
 
 		n->nlookup -= k;
@@ -267,6 +307,7 @@ static void node_add_locked(struct node_table *t, struct node *n, struct node *p
 
 static struct node *count_locked(struct node_table *t, struct node *n, bool is_lookup)
 {
+	kept_remove_locked(t, n);
 	n->refs++;
 	if (is_lookup) {
 		n->nlookup++;
@@ -297,6 +338,7 @@ struct node *node_bind(struct node_table *t, struct node *parent, const char *na
 		goto out;
 	}
 	if (n) {
+		kept_remove_locked(t, n);
 		n->refs++;
 		name_remove_locked(t, n);
 		*ret_old = n;

@@ -10,7 +10,9 @@
  *   4. A child holds a reference to its parent: a node's path can always be built.
  *
  * References: nlookup counts what the kernel holds (LOOKUP, READDIRPLUS; given back by FORGET), refs what
- * the daemon holds (children, handles, requests under way). The node goes when both are 0.
+ * the daemon holds (children, handles, requests under way). When both are 0 the node goes; or, with kept_max, it is kept
+ * with the youngest so many such nodes: what `immutable` needs to know a file by name that the kernel has forgotten
+ * while the origin is away.
  *
  * Thread safety: one mutex (rank HFS_RANK_NODE) inside; every function, any thread. Never held over I/O.
  */
@@ -38,6 +40,8 @@ struct node {
 	uint32_t refs;
 	uint32_t name_hash;
 	bool is_superseded; /* out of the name table; also read without the lock, as a hint */
+	bool is_kept;	    /* nobody holds it: in the list of the kept ones */
+	struct node *kept_prev, *kept_next;
 	/* const for files and symlinks; for directories guarded by the table's lock */
 	struct origin_attr attr;
 	uint64_t attr_ns; /* when the origin said so; guarded */
@@ -48,7 +52,7 @@ struct node {
 	char name[]; /* NUL-terminated, const */
 };
 
-int node_table_create(const struct origin_attr *root, struct node_table **ret_t);
+int node_table_create(const struct origin_attr *root, uint64_t kept_max, struct node_table **ret_t);
 /* Asserts that nothing but the kernel's own counts is left (handles and requests are gone). */
 void node_table_destroy(struct node_table *t, struct cache *c);
 
@@ -88,7 +92,7 @@ struct cache_file *node_close(struct node_table *t, struct node *n);
 struct cache_file *node_file_ref(struct node_table *t, struct node *n);
 
 struct node_stats {
-	uint64_t nodes, lookups, superseded, bytes;
+	uint64_t nodes, lookups, superseded, bytes, kept;
 };
 void node_stats_get(struct node_table *t, struct node_stats *ret);
 

@@ -45,6 +45,12 @@ static inline uint64_t hfs_max_u64(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
+/* a - b, or 0. */
+static inline uint64_t hfs_sub_floor_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
 /* align is a power of two. */
 static inline uint64_t hfs_round_down(uint64_t x, uint64_t align)
 {

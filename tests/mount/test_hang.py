@@ -267,3 +267,21 @@ def test_origin_timeout_turns_a_hang_into_eio(mount, far):
     assert result.wall_s >= 1.5
     far.unhang()
     pattern.check(hfs.p("cold", "f0002"), 3, SMALL).ok()
+
+
+@pytest.mark.timeout(90)
+def test_origin_timeout_holds_for_names_too(mount, far):
+    """A look-up and an open that hang get EIO; what was seen before is still answered from memory."""
+    hfs = mounted(mount, far, origin_timeout=2)
+    procs.run(["stat", hfs.p("warm", "f0001")], check=True)
+    far.hang("*")
+    first, second = Probe(), Probe()
+    try:
+        assert first.ask("cat", hfs.p("cold", "f0003"), timeout=20)[1] == "EIO"
+        assert second.ask("cat", hfs.p("warm", "f0001"), timeout=20)[1] == "EIO"
+        assert second.ask("stat", hfs.p("warm", "f0001"), timeout=20)[1] == SMALL
+    finally:
+        first.close()
+        second.close()
+    far.unhang()
+    pattern.check(hfs.p("cold", "f0003"), 4, SMALL).ok()

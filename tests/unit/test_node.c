@@ -20,7 +20,7 @@ static struct node_table *table(void)
 	struct origin_attr root = attr(S_IFDIR | 0755, 2, 4096, 1);
 	struct node_table *t = NULL;
 
-	cr_assert_eq(node_table_create(&root, &t), 0);
+	cr_assert_eq(node_table_create(&root, 0, &t), 0);
 	return t;
 }
 
@@ -72,6 +72,47 @@ Test(node, another_identity_is_another_node_and_the_old_one_lives)
 	cr_assert_eq(found, b);
 	struct node *again = bind(t, root, "f", attr(S_IFREG | 0644, 10, 5, 7), &(struct node *){ NULL });
 	cr_assert_neq(again->id, a->id, "an id is never used twice");
+	node_table_destroy(t, NULL);
+}
+
+Test(node, forgotten_ones_are_kept_up_to_a_number)
+{
+	struct origin_attr dir = attr(S_IFDIR | 0755, 2, 4096, 1), seen;
+	struct node_table *t = NULL;
+	struct node_stats stats;
+	struct node *old;
+	char name[2] = "0";
+
+	cr_assert_eq(node_table_create(&dir, 3, &t), 0);
+	struct node *root = node_get(t, NODE_ROOT_ID), *d = bind(t, root, "d", attr(S_IFDIR | 0755, 3, 4096, 1), &old);
+	for (; name[0] < '5'; name[0]++) {
+		struct node *n = bind(t, d, name, attr(S_IFREG | 0644, 10 + (uint64_t)name[0], 5, 7), &old);
+		uint64_t id = n->id;
+
+		node_put(t, n);
+		node_forget(t, id, 1);
+		node_forget(t, id, 1); /* of a kernel that counts wrongly */
+	}
+	cr_assert_null(node_find(t, d, "1", 1, false), "the oldest go first");
+	struct node *two = node_find(t, d, "2", 1, true);
+	cr_assert_not_null(two);
+	node_attr_get(t, two, &seen, NULL);
+	cr_assert_eq(seen.id.ino, 10 + (uint64_t)'2');
+	node_stats_get(t, &stats);
+	cr_assert_eq(stats.kept, 2);
+	cr_assert_eq(stats.nodes, 1 + 1 + 3);
+	struct node *three = bind(t, d, "3", attr(S_IFREG | 0644, 99, 5, 7), &old);
+	cr_assert(old && old->is_superseded, "a new generation supersedes a kept one");
+	node_put(t, old);
+	uint64_t d_id = d->id;
+	node_put(t, d);
+	node_forget(t, d_id, 1);
+	struct node *again = node_find(t, root, "d", 1, false);
+	cr_assert_eq(again->id, d_id, "its children hold it");
+	node_put(t, again);
+	node_put(t, three);
+	node_put(t, two);
+	node_put(t, root);
 	node_table_destroy(t, NULL);
 }
 

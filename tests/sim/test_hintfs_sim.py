@@ -108,6 +108,27 @@ def test_directory_patterns_and_repeat(tmp_path):
     assert sim("-", "--sizes", sizes, "--memory", "8M", "--json", stdin=orders["full"]).stdout in answers
 
 
+def test_absolute_paths_of_the_source(tmp_path):
+    """As find writes them; through a symbolic link too; elsewhere: what to do is said."""
+    data = tmp_path / "real"
+    data.mkdir()
+    for name in ("a", "b"):
+        (data / name).write_bytes(b"x" * MIB)
+    (tmp_path / "link").symlink_to(data)
+    answers = set()
+    for source, lines in ((data, "a\nb\n"), (data, f"{data}/a\n{data}/b\n"), (f"{data}//", f"{data}/a\n{data}//b\n"),
+                          (tmp_path / "link", f"{tmp_path}/link/a\n{data}/b\n"), (data, f"@prefix /mnt/x\n/mnt/x/a\n{data}/b\n")):
+        p = sim("-", "--source", source, "--memory", "4M", "--json", stdin=lines)
+        assert p.returncode == 0, p.stderr
+        answers.add(p.stdout)
+    assert len(answers) == 1
+    for more in (["--source", data], ["--sizes", tmp_path / "sizes"]):
+        (tmp_path / "sizes").write_text("a\t1M\n")
+        p = sim("-", *more, stdin="/mnt/data/a\n")
+        assert p.returncode == 2 and "@prefix DIR" in p.stderr and "/mnt/data/a" in p.stderr
+    assert sim("-", "--source", data, stdin=f"{data}x/a\n").returncode == 2
+
+
 def test_nodes(ranges):
     one = rows(*ranges, "--policy", "hintfs")
     eight = rows(*ranges, "--policy", "hintfs", "--nodes", "8")

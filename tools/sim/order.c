@@ -35,6 +35,7 @@ struct loader {
 	struct item *v;
 	size_t n, cap;
 	char *prefix, *scratch, *path_scratch;
+	char *roots[2]; /* owned: --source as written, as it really is; NULL where there is none */
 	size_t prefix_len;
 	uint64_t line_no;
 	struct parse_line line; /* whose paths are being pushed */
@@ -90,6 +91,37 @@ static int push_name(void *arg, uint32_t index)
 	return len ? push(l, (struct item){ITEM_READ, index, off, len}) : 0;
 }
 
+/* Absolute paths are those below --source, as it was written or as it really is. */
+static void take_source(struct loader *l, const char *path, size_t len, struct parse_roots *roots)
+{
+	for (size_t i = 0; i < 2; i++) {
+		const char *dir = l->roots[i];
+		size_t n = dir ? strlen(dir) : 0;
+
+		if (n == 0 || len <= n || memcmp(path, dir, n) != 0 || path[n] != '/')
+			continue;
+		roots->mount = dir;
+		roots->mount_len = n;
+		return;
+	}
+}
+
+static int source_roots(struct loader *l)
+{
+	size_t n;
+
+	if (!l->o->source)
+		return 0;
+	l->roots[0] = strdup(l->o->source);
+	l->roots[1] = realpath(l->o->source, NULL); /* NULL: the names will be missing, and said to be */
+	if (!l->roots[0])
+		return -ENOMEM;
+	n = strlen(l->roots[0]);
+	while (n > 1 && l->roots[0][n - 1] == '/')
+		l->roots[0][--n] = '\0';
+	return 0;
+}
+
 static int push_path(struct loader *l, const char *path, size_t len)
 {
 	struct parse_roots roots = {.prefix = l->prefix, .prefix_len = l->prefix_len};
@@ -97,8 +129,14 @@ static int push_path(struct loader *l, const char *path, size_t len)
 	const char *rel;
 	size_t rel_len;
 	uint32_t index;
-	int rc = parse_path(&roots, path, len, l->path_scratch, &rel, &rel_len, &err);
+	int rc;
 
+	take_source(l, path, len, &roots);
+	rc = parse_path(&roots, path, len, l->path_scratch, &rel, &rel_len, &err);
+	if (rc == -EXDEV && len > 0 && *path == '/')
+		return fail(l, rc, "%s, line %" PRIu64 ": %.*s is an absolute path that is not below %s: begin the order with the line "
+			    "`@prefix DIR`, DIR being where the dataset was mounted when the order was made",
+			    l->o->order, l->line_no, (int)(len < 100 ? len : 100), path, l->o->source ? l->o->source : "a --source");
 	if (rc)
 		return fail(l, rc, "%s, line %" PRIu64 ": %s", l->o->order, l->line_no, err.message);
 	if (l->line.is_dir) {
@@ -440,6 +478,7 @@ int order_load(const struct order_options *o, struct sim_work *w, struct order_i
 			fail(&l, rc, "sizes %s, line %" PRIu64 ": %s: each line is PATH<TAB>BYTES, as `find . -type f -printf '%%P\\t%%s\\n'` writes it",
 			     o->sizes, line, strerror(-rc));
 	}
+	rc = rc ? rc : source_roots(&l);
 	rc = rc ? rc : read_lines(&l);
 	rc = rc ? rc : play(&l, w);
 	rc = rc ? rc : work_check(&l, w);
@@ -449,6 +488,8 @@ int order_load(const struct order_options *o, struct sim_work *w, struct order_i
 	names_finish(&l.names);
 	free(l.v);
 	free(l.prefix);
+	free(l.roots[0]);
+	free(l.roots[1]);
 	free(l.scratch);
 	free(l.path_scratch);
 	if (rc)

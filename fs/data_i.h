@@ -118,6 +118,8 @@ void data_xattr(struct data_req *r);
 void data_open(struct data_req *r);
 /* Was an OPEN of this name answered ESTALE a moment ago? Then a LOOKUP must open it afresh. */
 bool data_stale_expected(struct data_view *v, uint64_t parent_id, const char *name);
+/* When the newest OPEN came that such a note is of; 0: none. Who looks the name up for it must have begun later. */
+uint64_t data_stale_newest_ns(struct data_view *v, uint64_t parent_id, const char *name);
 void data_stale_failed(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name);
 /* A fresh open by this LOOKUP, begun at fresh_ns, found this generation behind the node; takes the reference. */
 void data_stale_keep(struct data_view *v, const struct data_req *r, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns);

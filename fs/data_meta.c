@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define XATTR_BYTES_MAX 65536u
+#define LOOKUPS_MAX 8 /* of one request, while others' OPENs find the file replaced */
 
 static bool is_ctl_name(const struct data_req *r)
 {
@@ -85,23 +86,42 @@ static void keep_generation(struct data_req *r, const struct node *n, const char
 	data_stale_keep(v, r, n->id, f, fresh_ns);
 }
 
+/*
+ * What the origin has at the path; *ret_fd is open on it if some OPEN waits for that. The kernel lets threads share one LOOKUP of a
+ * name: one whose OPEN was answered ESTALE only after we began must not get what we saw before.
+ */
+static int ask_origin(struct data_req *r, const char *path, struct origin_attr *attr, int *ret_fd, uint64_t *ret_came_ns)
+{
+	struct data_view *v = r->v;
+	int rc;
+
+	for (int i = 0;; i++) {
+		*ret_came_ns = hfs_now_ns();
+		if (data_stale_expected(v, r->node_id, r->name_own))
+			rc = lookup_fresh(r, path, attr, ret_fd);
+		else
+			rc = data_origin_stat(r, path, false, attr);
+		if (i == LOOKUPS_MAX || data_stale_newest_ns(v, r->node_id, r->name_own) <= *ret_came_ns)
+			return rc;
+		if (*ret_fd >= 0)
+			close(*ret_fd);
+		*ret_fd = -1;
+	}
+}
+
 static void job_lookup(void *arg)
 {
 	struct data_req *r = arg;
 	struct data_view *v = r->v;
 	struct origin_attr attr;
 	struct node *old = NULL, *n;
-	uint64_t came_ns = hfs_now_ns();
+	uint64_t came_ns;
 	int fd = -1, rc = -ENOMEM;
-	bool is_fresh = data_stale_expected(v, r->node_id, r->name_own);
 	char *path = data_req_path(r);
 
 	if (!path)
 		goto fail;
-	if (is_fresh)
-		rc = lookup_fresh(r, path, &attr, &fd);
-	else
-		rc = data_origin_stat(r, path, false, &attr);
+	rc = ask_origin(r, path, &attr, &fd, &came_ns);
 	if (rc == 0 && !data_is_shown(attr.mode))
 		rc = -ENOENT;
 	if (rc < 0)

@@ -9,7 +9,8 @@
  *          this generation.
  * An OPEN by a noted thread of a kept node binds to it without asking if fresh >= since: the content is not older than the
  * caller's open(). It need not be the same thread's LOOKUP: threads that look one name up at a time share
- * the answer to one of them. A note dies with the open() it was made in, with the answer to its OPEN; else the thread's
+ * the answer to one of them, so a LOOKUP that finds a note newer than itself asks the origin again before it answers.
+ * A note dies with the open() it was made in, with the answer to its OPEN; else the thread's
  * next open() would be judged by the time of an earlier one, and could bind to what is stale by now. A LOOKUP that fails
  * may be the end of the open(), or be repeated (the kernel asks again after a failed revalidation): after it, only a LOOKUP of the
  * same thread gives the note a time again.
@@ -104,6 +105,22 @@ bool data_stale_expected(struct data_view *v, uint64_t parent_id, const char *na
 	return is;
 }
 
+uint64_t data_stale_newest_ns(struct data_view *v, uint64_t parent_id, const char *name)
+{
+	uint64_t now_ns = hfs_now_ns(), newest_ns = 0;
+
+	hfs_mutex_lock(&v->lock);
+	for (unsigned i = 0; v->n_stale && i < STALE_SLOTS; i++) {
+		const struct stale_note *s = &v->notes[i];
+
+		if (s->until_ns > now_ns && s->since_ns != SINCE_NEVER && s->since_ns > newest_ns && s->parent_id == parent_id &&
+		    !strcmp(s->name, name))
+			newest_ns = s->since_ns;
+	}
+	hfs_mutex_unlock(&v->lock);
+	return newest_ns;
+}
+
 void data_stale_keep(struct data_view *v, const struct data_req *r, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns)
 {
 	struct stale_kept *k = &v->kept[0];
@@ -124,6 +141,9 @@ void data_stale_keep(struct data_view *v, const struct data_req *r, uint64_t nod
 	drop = k->file;
 	if (!drop)
 		v->n_stale++;
+	/* A LOOKUP that began earlier and ends later makes what is known of the generation no older. */
+	if (k->node_id == node_id && k->fresh_ns > fresh_ns)
+		fresh_ns = k->fresh_ns;
 	*k = (struct stale_kept){ .until_ns = hfs_now_ns() + STALE_NS, .fresh_ns = fresh_ns, .node_id = node_id, .file = f };
 	hfs_cond_signal(&v->wake);
 	hfs_mutex_unlock(&v->lock);

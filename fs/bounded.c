@@ -11,8 +11,10 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/statfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,12 +38,14 @@ static void write_all(int fd, const char *buf, size_t len)
 	}
 }
 
-static int read_all(int fd, char *buf, size_t len, int64_t until_ms)
+/* say: printed once when it takes longer than BOUNDED_SAY_MS; NULL: nothing. */
+static int read_all(int fd, char *buf, size_t len, int64_t until_ms, const char *say)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
+	int64_t say_ms = say ? now_ms() + BOUNDED_SAY_MS : until_ms;
 
 	while (len > 0) {
-		int64_t left = until_ms - now_ms();
+		int64_t left = (say_ms < until_ms ? say_ms : until_ms) - now_ms();
 		ssize_t n;
 		int r = poll(&p, 1, left > 0 ? (int)left : 0);
 
@@ -49,6 +53,11 @@ static int read_all(int fd, char *buf, size_t len, int64_t until_ms)
 			continue;
 		if (r < 0)
 			return -errno;
+		if (r == 0 && say_ms < until_ms) {
+			fprintf(stderr, "%s\n", say);
+			say_ms = until_ms;
+			continue;
+		}
 		if (r == 0)
 			return -ETIMEDOUT;
 		n = read(fd, buf, len);
@@ -80,9 +89,11 @@ static void reap(pid_t pid, int r)
 	}
 }
 
-int bounded_run(void (*fn)(const void *arg, void *answer), const void *arg, void *answer, size_t len, unsigned timeout_ms)
+int bounded_run(void (*fn)(const void *arg, void *answer), const void *arg, void *answer, size_t len, unsigned timeout_ms,
+		const char *say)
 {
 	int64_t until_ms = now_ms() + timeout_ms;
+	pid_t self = getpid();
 	char *buf = malloc(len ? len : 1);
 	int fds[2], r;
 	pid_t pid;
@@ -96,6 +107,10 @@ int bounded_run(void (*fn)(const void *arg, void *answer), const void *arg, void
 	pid = fork();
 	if (pid == 0) {
 		close(fds[0]);
+		/* Whoever is told to stop waiting takes us along. */
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != self)
+			_exit(0);
 		memset(buf, 0, len);
 		fn(arg, buf);
 		write_all(fds[1], buf, len);
@@ -104,7 +119,7 @@ int bounded_run(void (*fn)(const void *arg, void *answer), const void *arg, void
 	r = pid < 0 ? -errno : 0;
 	close(fds[1]);
 	if (pid > 0) {
-		r = read_all(fds[0], buf, len, until_ms);
+		r = read_all(fds[0], buf, len, until_ms, say);
 		reap(pid, r);
 	}
 	close(fds[0]);
@@ -126,7 +141,7 @@ static void ask_statfs(const void *arg, void *answer)
 int bounded_statfs(const char *path, unsigned timeout_ms)
 {
 	int err = 0;
-	int r = bounded_run(ask_statfs, path, &err, sizeof(err), timeout_ms);
+	int r = bounded_run(ask_statfs, path, &err, sizeof(err), timeout_ms, NULL);
 
 	return r < 0 ? r : err;
 }

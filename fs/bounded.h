@@ -16,9 +16,11 @@
 /*
  * Run fn(arg, answer) in a child; what it left in answer[0..len) is copied back. 0; -ETIMEDOUT: the child was killed and, if
  * it hangs in the kernel, left behind for init; -ECHILD: it died without an answer; other: no child could be made.
+ * say (may be NULL): a line for stderr if it takes longer than BOUNDED_SAY_MS. The child does not outlive the caller.
  */
+#define BOUNDED_SAY_MS 2000
 HFS_MUST_CHECK int bounded_run(void (*fn)(const void *arg, void *answer), const void *arg, void *answer,
-						    size_t len, unsigned timeout_ms);
+						    size_t len, unsigned timeout_ms, const char *say);
 
 /* statfs() of a path, which always asks the file system itself: 0, its negative errno, or -ETIMEDOUT. */
 HFS_MUST_CHECK int bounded_statfs(const char *path, unsigned timeout_ms);

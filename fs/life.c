@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -33,6 +34,11 @@
 
 /* Variables that would load foreign code into the helpers the daemon starts (fusermount3). */
 static const char *const unset_names[] = { "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH" };
+
+static int64_t now_ms(void)
+{
+	return (int64_t)(hfs_now_ns() / HFS_NS_PER_MS);
+}
 
 static void life_signals(sigset_t *set)
 {
@@ -127,10 +133,15 @@ static void close_inherited(int but_fd)
 	(void)close_range((unsigned)but_fd + 1, ~0u, 0);
 }
 
+void life_tie(int signal_no)
+{
+	(void)prctl(PR_SET_PDEATHSIG, signal_no); /* fails for numbers that are no signals only */
+}
+
 pid_t life_fork(int *ret_fd)
 {
+	pid_t pid, self = getpid();
 	int fds[2], r;
-	pid_t pid;
 
 	if (pipe2(fds, O_CLOEXEC) < 0)
 		return -errno;
@@ -145,6 +156,9 @@ pid_t life_fork(int *ret_fd)
 	*ret_fd = pid ? fds[0] : fds[1];
 	close(pid ? fds[1] : fds[0]);
 	if (pid == 0) {
+		life_tie(SIGKILL);
+		if (getppid() != self)
+			_exit(HFS_EXIT_SYSTEM);
 		close_inherited(fds[1]);
 		(void)setsid(); /* cannot fail in a new process */
 		if (chdir("/") < 0)
@@ -154,16 +168,26 @@ pid_t life_fork(int *ret_fd)
 }
 
 /* The child's word: 'R', 'F' and an exit code; 0 bytes: it died; -1: the deadline passed. */
-static ssize_t hear(int fd, unsigned char word[2])
+static ssize_t hear(int fd, unsigned char word[2], const char *source, FILE *err)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
+	int64_t until_ms = now_ms() + READY_TIMEOUT_MS, say_ms = now_ms() + BOUNDED_SAY_MS, left_ms;
 	ssize_t n;
 	int r;
 
-	do
-		r = poll(&p, 1, READY_TIMEOUT_MS);
-	while (r < 0 && errno == EINTR);
-	if (r <= 0)
+	do {
+		left_ms = (say_ms < until_ms ? say_ms : until_ms) - now_ms();
+		r = poll(&p, 1, left_ms > 0 ? (int)left_ms : 0);
+		if (r == 0 && say_ms < until_ms) {
+			fprintf(err, "hintfs: waiting for SOURCE %s to answer\n", source);
+			say_ms = until_ms;
+			r = 1;
+			continue;
+		}
+		if (r == 0)
+			return -1;
+	} while (r < 0 ? errno == EINTR : !p.revents);
+	if (r < 0)
 		return -1;
 	do
 		n = read(fd, word, 2);
@@ -199,10 +223,10 @@ static void await_end(pid_t child)
 	close(p.fd);
 }
 
-int life_parent(pid_t child, int fd, const char *mountpoint, FILE *err)
+int life_parent(pid_t child, int fd, const char *source, const char *mountpoint, FILE *err)
 {
 	unsigned char word[2] = { 0, 0 };
-	ssize_t n = hear(fd, word);
+	ssize_t n = hear(fd, word, source, err);
 	int r;
 
 	close(fd);
@@ -332,11 +356,6 @@ struct guard {
 	int signal_fd;
 	unsigned timeout_ms;
 };
-
-static int64_t now_ms(void)
-{
-	return (int64_t)(hfs_now_ns() / HFS_NS_PER_MS);
-}
 
 static void *guard_main(void *arg)
 {

@@ -50,7 +50,9 @@ void life_on_end(void *arg);
  * Negative errno. */
 HFS_MUST_CHECK pid_t life_fork(int *ret_fd);
 /* The parent's part: returns its exit code (enum hfs_exit). Closes fd. */
-int life_parent(pid_t child, int fd, const char *mountpoint, FILE *err);
+int life_parent(pid_t child, int fd, const char *source, const char *mountpoint, FILE *err);
+/* The child gets this signal should the parent die: SIGKILL from the fork on, for it may hang in the origin; 0: none. */
+void life_tie(int signal_no);
 /* The child's: all is well / exit code. fd -1 (foreground): nothing to tell. -EPIPE: the parent is gone. */
 HFS_MUST_CHECK int life_ready(int fd);
 void life_failed(int fd, int exit_code);

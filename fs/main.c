@@ -282,6 +282,8 @@ static int up(struct run *run)
 		return complain(HFS_EXIT_MOUNT, h->opts.mountpoint, r, "not mounted");
 	if ((r = control_session_create(h, &h->ctl)) < 0)
 		return complain(HFS_EXIT_MOUNT, h->opts.ctl_dir, r, "control files not mounted; try another ctl=DIR");
+	if (run->ready_fd >= 0)
+		life_tie(0); /* nothing asks the origin from here on, and there are mounts to take away: life_ready() tells */
 	life_mounts_note(&run->mounts);
 	drop_lock(run);
 	if ((r = control_session_start(h->ctl)) < 0 || (r = data_session_start(h->data, life_on_end, &run->life)) < 0)
@@ -430,7 +432,7 @@ static int start(struct run *run)
 			life_clean(&run->mounts, true);
 		}
 		if (pid != 0)
-			return pid < 0 ? HFS_EXIT_SYSTEM : life_parent(pid, run->ready_fd, run->h.opts.mountpoint, stderr);
+			return pid < 0 ? HFS_EXIT_SYSTEM : life_parent(pid, run->ready_fd, run->h.opts.source, run->h.opts.mountpoint, stderr);
 	}
 	be_daemon(run);
 }

@@ -109,8 +109,11 @@ static void ask(const void *arg, void *answer)
 void paths_resolve(const char *source, const char *mountpoint, struct paths *ret)
 {
 	struct question q = { .source = source, .mountpoint = mountpoint };
-	int r = bounded_run(ask, &q, ret, sizeof(*ret), RESOLVE_TIMEOUT_MS);
+	char say[2 * PATH_MAX + 64];
+	int r;
 
+	snprintf(say, sizeof(say), "hintfs: waiting for SOURCE %s (or MOUNTPOINT %s) to answer", source, mountpoint);
+	r = bounded_run(ask, &q, ret, sizeof(*ret), RESOLVE_TIMEOUT_MS, say);
 	if (r < 0) {
 		ret->problem = PATHS_TIMEOUT;
 		ret->err = r;
@@ -166,6 +169,7 @@ static void ask_absolute(const void *arg, void *answer)
 int paths_absolute(const char *path, char **ret)
 {
 	struct paths *p;
+	char say[PATH_MAX + 64];
 	int r;
 
 	if (strlen(path) >= PATH_MAX)
@@ -173,7 +177,8 @@ int paths_absolute(const char *path, char **ret)
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return -ENOMEM;
-	r = bounded_run(ask_absolute, path, p, sizeof(*p), RESOLVE_TIMEOUT_MS);
+	snprintf(say, sizeof(say), "hintfs: waiting for %s to answer", path);
+	r = bounded_run(ask_absolute, path, p, sizeof(*p), RESOLVE_TIMEOUT_MS, say);
 	if (r == 0)
 		r = p->err;
 	if (r == 0) {

@@ -228,7 +228,7 @@ static int run_verb(const struct verb *v, struct args *a)
 		fprintf(stderr, "usage: hintctl %s\n", v->usage);
 		return EXIT_USAGE;
 	}
-	rc = mounts_read(&m);
+	rc = mounts_read(&m, false);
 	if (rc < 0) {
 		fprintf(stderr, "hintctl: /proc/self/mountinfo: %s\n", strerror(-rc));
 		return EXIT_FAILED;

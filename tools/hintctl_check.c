@@ -251,6 +251,7 @@ static void take_line(struct check *c, const char *line, size_t len)
 	struct parse_error e;
 
 	c->lines++;
+	watch_progress();
 	if (parse_line(line, len, c->scratch[0], &p, &e) < 0) {
 		complain(c, line, len, &e);
 		return;
@@ -345,10 +346,18 @@ int verb_check(const struct mount_row *m, const char *file)
 	}
 	c->m = m;
 	c->repeat = 1;
-	rc = take_file(c, fd);
+	if (daemon_answers(m)) {
+		watch_begin(m, "a look-up there is not answered");
+		rc = take_file(c, fd);
+		watch_end();
+	} else {
+		rc = -ETIMEDOUT;
+		goto out;
+	}
 	if (rc < 0 && rc != -EMSGSIZE)
 		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
 	report(c);
+out:
 	rc = rc < 0 || c->bad > 0 || c->missing > 0 ? EXIT_FAILED : EXIT_SUCCESS;
 	for (size_t i = 0; i < c->cap_names; i++)
 		free(c->names[i].path);

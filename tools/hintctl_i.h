@@ -10,6 +10,7 @@
  *   hintctl_record.c  record: what is read, as such a list
  *   hintctl_check.c   order --check
  *   hintctl_umount.c  umount, and who keeps it busy
+ *   hintctl_wait.c    a word when it takes long; who waits inside a mount
  *
  * A mount may hang or its daemon be stopped, so nothing here touches a path below a mountpoint but in a child with a
  * deadline (bounded_read) or where the user asked for just that (order, record).
@@ -17,6 +18,7 @@
 #ifndef TOOLS_HINTCTL_I_H
 #define TOOLS_HINTCTL_I_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,8 +37,8 @@ struct mounts {
 	size_t n;
 };
 
-/* hintfs data mounts of this namespace, in the order of mountinfo. 0 or negative errno. */
-int mounts_read(struct mounts *ret) __attribute__((warn_unused_result));
+/* hintfs data mounts (is_control: mounts of control files) of this namespace, in the order of mountinfo. 0 or negative errno. */
+int mounts_read(struct mounts *ret, bool is_control) __attribute__((warn_unused_result));
 void mounts_finish(struct mounts *m);
 /* The mount meant by arg (NULL: the only one). NULL: a message was printed. */
 const struct mount_row *mounts_find(const struct mounts *m, const char *arg);
@@ -52,6 +54,15 @@ char *bounded_read(const char *path, unsigned timeout_ms, int *ret_err);
 /* 1,234,567 and 1.2 GiB into a buffer of at least 32 bytes; returns buf. */
 char *format_count(char *buf, uint64_t n);
 char *format_bytes(char *buf, double bytes);
+
+/* False: not within a few seconds, and a message was printed. */
+bool daemon_answers(const struct mount_row *m);
+/* Until watch_end(): whenever nothing was heard of watch_progress() for some seconds, one line says that `what` is waited for. */
+void watch_begin(const struct mount_row *m, const char *what);
+void watch_progress(void);
+void watch_end(void);
+/* A thread of the process waits in a call with a path into the mount. */
+bool find_waiter(const struct mount_row *m, const char *pid, char target[2 * PATH_MAX]);
 
 int verb_list(const struct mounts *m);
 int verb_status(const struct mount_row *m, bool is_json);

@@ -35,7 +35,7 @@ static void unescape(char *s)
 }
 
 /* id parent major:minor root mountpoint options ... - fstype source superoptions */
-static bool parse_row(char *line, struct mount_row *row)
+static bool parse_row(char *line, struct mount_row *row, const char *wanted)
 {
 	char *dash = strstr(line, " - "), *save, *fstype, *source, *field = NULL;
 
@@ -44,7 +44,7 @@ static bool parse_row(char *line, struct mount_row *row)
 	*dash = '\0';
 	fstype = strtok_r(dash + 3, " \n", &save);
 	source = strtok_r(NULL, " \n", &save);
-	if (!fstype || !source || strcmp(fstype, "fuse.hintfs") != 0)
+	if (!fstype || !source || strcmp(fstype, wanted) != 0)
 		return false;
 	field = strtok_r(line, " ", &save);
 	for (int i = 0; field && i < 4; i++)
@@ -58,7 +58,7 @@ static bool parse_row(char *line, struct mount_row *row)
 	return row->mountpoint && row->source;
 }
 
-int mounts_read(struct mounts *ret)
+int mounts_read(struct mounts *ret, bool is_control)
 {
 	FILE *f = fopen("/proc/self/mountinfo", "re");
 	struct mounts m = {0};
@@ -69,7 +69,7 @@ int mounts_read(struct mounts *ret)
 	while (rc == 0 && getline(&line, &cap, f) >= 0) {
 		struct mount_row row = {0}, *rows;
 
-		if (!parse_row(line, &row)) {
+		if (!parse_row(line, &row, is_control ? "fuse.hintfs-ctl" : "fuse.hintfs")) {
 			free(row.mountpoint);
 			free(row.source);
 			continue;

@@ -62,6 +62,7 @@ static int send_piece(int out, const char *data, size_t len, struct transfer *t)
 			continue;
 		if (n < 0)
 			return -errno;
+		watch_progress();
 		data += n;
 		len -= (size_t)n;
 		t->sent += (uint64_t)n;
@@ -89,7 +90,11 @@ static int send_all(int in, int out, struct transfer *t, bool *ret_is_input)
 	ssize_t n;
 
 	*ret_is_input = false;
-	while (rc == 0 && (n = read(in, buf, PIECE_BYTES)) != 0) {
+	for (; rc == 0; watch_end()) { /* whoever writes the input may take as long as he likes */
+		n = read(in, buf, PIECE_BYTES);
+		if (n == 0)
+			break;
+		watch_progress();
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0) {
@@ -150,8 +155,10 @@ static int finish(const struct mount_row *m, int out, int rc, bool is_input, con
 {
 	char sent[32];
 
+	watch_progress();
 	if (close(out) < 0 && rc == 0)
 		rc = -errno;
+	watch_end();
 	draw(t, true);
 	if (rc == 0) {
 		if (t->has_bar)
@@ -197,6 +204,11 @@ int verb_order(const struct mount_row *m, const char *file, const char *stream, 
 	if (fstat(in, &st) == 0 && S_ISREG(st.st_mode))
 		t.total = (uint64_t)st.st_size;
 	clock_gettime(CLOCK_MONOTONIC, &t.begun);
+	if (!daemon_answers(m)) {
+		rc = EXIT_FAILED;
+		goto out;
+	}
+	watch_begin(m, "its daemon does not take the order");
 	out = open_order(m, stream, is_append, &path);
 	if (out < 0) {
 		fprintf(stderr, "hintctl: %s: %s%s\n", path ? path : "order", strerror(-out),
@@ -206,6 +218,7 @@ int verb_order(const struct mount_row *m, const char *file, const char *stream, 
 		rc = send(in, out, text, len, &t, &is_input);
 		rc = finish(m, out, rc, is_input, file, path, &t);
 	}
+	watch_end();
 out:
 	free(path);
 	free(text);

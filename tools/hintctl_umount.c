@@ -112,6 +112,17 @@ static unsigned scan_maps(const struct mount_row *m, const char *pid)
 	return n;
 }
 
+/* It has nothing of the mount yet but the way to it. */
+static unsigned scan_waiters(const struct mount_row *m, const char *pid)
+{
+	char target[2 * PATH_MAX];
+
+	if (!find_waiter(m, pid, target))
+		return 0;
+	print_user(pid, "waits for an answer about", target);
+	return 1;
+}
+
 static void print_users(const struct mount_row *m)
 {
 	unsigned n = 0;
@@ -124,6 +135,7 @@ static void print_users(const struct mount_row *m)
 		n += scan_links(m, d->d_name);
 		n += scan_fds(m, d->d_name);
 		n += scan_maps(m, d->d_name);
+		n += scan_waiters(m, d->d_name);
 	}
 	if (proc)
 		closedir(proc);
@@ -154,14 +166,42 @@ static int run_fusermount(const char *mountpoint, bool is_lazy)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EBUSY;
 }
 
+static int detach(const char *mountpoint, bool is_lazy)
+{
+	if (geteuid() == 0)
+		return umount2(mountpoint, UMOUNT_NOFOLLOW | (is_lazy ? MNT_DETACH : 0)) < 0 ? -errno : 0;
+	return run_fusermount(mountpoint, is_lazy);
+}
+
+static bool is_dead(const char *mountpoint)
+{
+	int err;
+
+	free(bounded_read(mountpoint, 5000, &err));
+	return err == -ENOTCONN || err == -ECONNABORTED;
+}
+
+/* A daemon that was killed leaves its control mount, too. Which one it was nobody knows any more: all that are dead go. */
+static void detach_dead_controls(void)
+{
+	struct mounts controls;
+
+	if (mounts_read(&controls, true) < 0)
+		return;
+	for (size_t i = 0; i < controls.n; i++)
+		if (is_dead(controls.rows[i].mountpoint) && detach(controls.rows[i].mountpoint, true) < 0)
+			fprintf(stderr, "hintctl: %s: the control files of a daemon that is gone can't be unmounted; umount -l it\n",
+				controls.rows[i].mountpoint);
+	mounts_finish(&controls);
+}
+
 int verb_umount(const struct mount_row *m, bool is_lazy)
 {
-	int rc;
+	bool was_dead = is_dead(m->mountpoint);
+	int rc = detach(m->mountpoint, is_lazy);
 
-	if (geteuid() == 0)
-		rc = umount2(m->mountpoint, UMOUNT_NOFOLLOW | (is_lazy ? MNT_DETACH : 0)) < 0 ? -errno : 0;
-	else
-		rc = run_fusermount(m->mountpoint, is_lazy);
+	if (rc == 0 && was_dead)
+		detach_dead_controls();
 	if (rc == 0)
 		return EXIT_SUCCESS;
 	if (rc == -ENOENT && geteuid() != 0) {

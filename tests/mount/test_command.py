@@ -645,6 +645,24 @@ def test_source_that_does_not_answer(commands, slow, source):
     origin = slow(source)
     hintfs = commands(os.path.join(origin.path, "dir"))
     origin.hang("*")
-    refused(hintfs(timeout=60), 1, "does not answer", "reachable")
+    result = hintfs(timeout=60)
+    assert result.rc == 1
+    assert [word in line for word, line in zip(("waiting for SOURCE", "does not answer"), result.err.decode().splitlines())] == [True, True]
     origin.unhang()
+    hintfs.up()
+
+
+@pytest.mark.parametrize("op", ["LOOKUP", "STATFS"])
+def test_a_wait_for_source_is_told_and_ends_with_the_command(commands, slow, source, op):
+    """Before the daemon is forked (a look-up) and after (its first statfs): a word, and no process is left when the command is killed."""
+    origin = slow(source)
+    hintfs = commands(os.path.join(origin.path, "dir"))
+    origin.hang("*", f"op={op}")
+    command = procs.Child(hintfs.argv())
+    procs.until(lambda: b"waiting for SOURCE" in command.err(), 15, lambda: f"a word: {command.err()}")
+    assert command.is_running() and origin.hung() > 0
+    os.kill(command.pid, signal.SIGTERM)
+    procs.until(lambda: not hintfs.pids(), 5, lambda: f"left: {hintfs.pids()}")
+    origin.unhang()
+    assert not mounts.is_mounted(hintfs.path)
     hintfs.up()

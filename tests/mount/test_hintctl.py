@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from lib import env, procs
+from lib import env, mounts, procs
 
 
 def ctl(*args, timeout=20, stdin=None, **more):
@@ -167,8 +167,55 @@ def test_a_stopped_daemon_is_no_trap(hfs):
         assert "no answer" in ctl("list", timeout=20).ok().text
         result = ctl("status", hfs.path, timeout=20)
         assert result.rc == 1 and b"no answer" in result.err
+        for words in (["order"], ["order", "--check"]):
+            result = ctl(*words, hfs.path, "-", stdin=b"a/f01\n", timeout=20)
+            assert result.rc == 1 and b"no answer from its daemon" in result.err, (words, result.err)
     finally:
         os.kill(hfs.pid, signal.SIGCONT)
+    assert pending(hfs) == [], "nothing was done"
+
+
+def test_an_order_that_is_not_taken_is_waited_for_with_a_word(hfs, child):
+    """The daemon stops in the middle: the tool says what it waits for, and goes on when the daemon does."""
+    read_fd, write_fd = os.pipe()
+    sending = child(["bash", "-c", f'exec "$0" order "$1" - <&{read_fd}', env.binary("tools", "hintctl"), hfs.path], pass_fds=(read_fd,))
+    os.close(read_fd)
+    os.write(write_fd, b"a/f01\n")
+    until_pending(hfs, ["a/f01"])
+    os.kill(hfs.pid, signal.SIGSTOP)
+    try:
+        os.write(write_fd, b"a/f02\n")
+        procs.until(lambda: b"does not take the order; still waiting" in sending.err(), 15, "a word")
+    finally:
+        os.kill(hfs.pid, signal.SIGCONT)
+    os.close(write_fd)
+    assert sending.wait(10).rc == 0
+    assert pending(hfs) == ["a/f01", "a/f02"]
+
+
+def until_pending(hfs, names):
+    procs.until(lambda: pending(hfs) == names, 10, lambda: f"pending {pending(hfs)}")
+
+
+def test_umount_after_kill9_takes_the_control_mount_too(hfs):
+    hfs.expect_exit = -signal.SIGKILL
+    os.kill(hfs.pid, signal.SIGKILL)
+    hfs.wait_end()
+    assert mounts.is_mounted(hfs.path) and mounts.is_mounted(hfs.ctl)
+    ctl("umount", hfs.path).ok()
+    hfs.judge()
+
+
+def test_umount_names_who_waits_in_open(mount, slow, origin, child):
+    far = slow(origin)
+    hfs = mount(far.path)
+    far.hang("*")
+    waiting = [child(["cat", hfs.p("a", "f01")]), child(["python3", "-c", "import os; os.stat('f02')"], cwd=hfs.path)]
+    far.wait_hung(1)
+    result = ctl("umount", hfs.path)
+    text = result.err.decode()
+    assert result.rc == 1 and f"pid {waiting[0].pid} (cat): waits for an answer about {hfs.path}/a/f01" in text, text
+    far.unhang()
 
 
 def test_umount_lazy(hfs, child):

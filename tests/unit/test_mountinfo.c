@@ -94,10 +94,10 @@ Test(bounded, answers_hangs_and_deaths)
 {
 	char *buf = calloc(1, 100000);
 
-	cr_assert_eq(bounded_run(answer, "x", buf, 100000, 10000), 0);
+	cr_assert_eq(bounded_run(answer, "x", buf, 100000, 10000, NULL), 0);
 	cr_assert(buf[0] == 'x' && buf[99999] == 'x');
-	cr_assert_eq(bounded_run(hang, NULL, buf, 1, 50), -ETIMEDOUT);
-	cr_assert_eq(bounded_run(die, NULL, buf, 1, 10000), -ECHILD);
+	cr_assert_eq(bounded_run(hang, NULL, buf, 1, 50, NULL), -ETIMEDOUT);
+	cr_assert_eq(bounded_run(die, NULL, buf, 1, 10000, NULL), -ECHILD);
 	/* None of them is left behind. */
 	cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1);
 	cr_assert_eq(errno, ECHILD);

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tools/hintctl_wait.c - nobody waits without a word: is the daemon answering at all, and a line when it takes long; and who waits
+ * in open() or a look-up inside a mount, which shows in none of the links of /proc.
+ *
+ * Invariant: one watch in the life of the process.
+ */
+#include "tools/hintctl_i.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ANSWER_TIMEOUT_MS 5000
+#define SAY_S 5u
+
+bool daemon_answers(const struct mount_row *m)
+{
+	char *path = ctl_path(m, "prefetch");
+	int err = -ENOMEM;
+	char *text = path ? bounded_read(path, ANSWER_TIMEOUT_MS, &err) : NULL;
+
+	free(path);
+	free(text);
+	if (err != -ETIMEDOUT)
+		return true; /* any other trouble has its own message where it matters */
+	fprintf(stderr,
+		"hintctl: %s: no answer from its daemon within %d s: is it stopped (ps -C hintfs -o pid,stat), or the machine out of "
+		"memory? Nothing was done\n",
+		m->mountpoint, ANSWER_TIMEOUT_MS / 1000);
+	return false;
+}
+
+static char said[PATH_MAX + 128];
+
+static timer_t timer;
+static bool has_timer;
+
+static void on_time(union sigval unused)
+{
+	ssize_t n = write(STDERR_FILENO, said, strlen(said));
+
+	(void)unused;
+	(void)n;
+}
+
+static void set_timer(unsigned s)
+{
+	struct itimerspec t = {.it_value.tv_sec = s};
+
+	if (has_timer)
+		(void)timer_settime(timer, 0, &t, NULL); /* of ours, with a good time */
+}
+
+/* By a thread: a call that waits for the daemon runs no signal handler until it is answered. */
+void watch_begin(const struct mount_row *m, const char *what)
+{
+	struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = on_time};
+
+	snprintf(said, sizeof(said), "hintctl: %s: %s; still waiting (Ctrl-C gives up)\n", m->mountpoint, what);
+	has_timer = timer_create(CLOCK_MONOTONIC, &event, &timer) == 0;
+	set_timer(SAY_S);
+}
+
+void watch_progress(void)
+{
+	set_timer(SAY_S);
+}
+
+void watch_end(void)
+{
+	set_timer(0);
+}
+
+/* ---- who waits in a system call with a path ------------------------------------------------------------------------ */
+
+/* Which argument of the call is a path: 0, 1, or -1: none we know. */
+static int path_argument(long nr)
+{
+	static const long at[] = {SYS_openat,	  SYS_newfstatat, SYS_statx,	  SYS_faccessat,
+				  SYS_readlinkat, SYS_execveat,	  SYS_name_to_handle_at,
+#ifdef SYS_openat2
+				  SYS_openat2,
+#endif
+#ifdef SYS_faccessat2
+				  SYS_faccessat2,
+#endif
+	};
+	static const long plain[] = {SYS_chdir, SYS_execve, SYS_statfs, SYS_getxattr, SYS_listxattr,
+#ifdef SYS_open
+				     SYS_open,	SYS_stat,   SYS_lstat,	SYS_access,   SYS_readlink,
+#endif
+	};
+
+	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++)
+		if (at[i] == nr)
+			return 1;
+	for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
+		if (plain[i] == nr)
+			return 0;
+	return -1;
+}
+
+static bool read_string(const char *task, unsigned long long addr, char path[PATH_MAX])
+{
+	char name[96];
+	ssize_t n = -1;
+	int fd;
+
+	snprintf(name, sizeof(name), "%s/mem", task);
+	fd = open(name, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		n = pread(fd, path, PATH_MAX, (off_t)addr); /* less where memory ends */
+		close(fd);
+	}
+	return n > 0 && memchr(path, '\0', (size_t)n);
+}
+
+/* The directory that a relative path starts from. */
+static bool read_base(const char *task, int argument, long dir_fd, char base[PATH_MAX])
+{
+	char link[96];
+	ssize_t n;
+
+	if (argument == 0 || dir_fd == AT_FDCWD)
+		snprintf(link, sizeof(link), "%s/cwd", task);
+	else
+		snprintf(link, sizeof(link), "%s/fd/%ld", task, dir_fd);
+	n = readlink(link, base, PATH_MAX - 1);
+	if (n >= 0)
+		base[n] = '\0';
+	return n >= 0;
+}
+
+/* "257 0xffffff9c 0x7ffc... ..." of a thread that waits in the kernel; "running" of another. */
+static bool waits_inside(const struct mount_row *m, const char *task, char target[2 * PATH_MAX])
+{
+	unsigned long long args[2];
+	char name[96], path[PATH_MAX], base[PATH_MAX] = "";
+	size_t len = strlen(m->mountpoint);
+	long nr;
+	int argument;
+	FILE *f;
+	int n;
+
+	snprintf(name, sizeof(name), "%s/syscall", task);
+	f = fopen(name, "re");
+	if (!f)
+		return false;
+	n = fscanf(f, "%ld %llx %llx", &nr, &args[0], &args[1]);
+	fclose(f);
+	argument = n == 3 ? path_argument(nr) : -1;
+	if (argument < 0 || !read_string(task, args[argument], path))
+		return false;
+	if (path[0] != '/' && !read_base(task, argument, (long)(int)args[0], base))
+		return false;
+	snprintf(target, 2 * PATH_MAX, "%s%s%s", base, base[0] ? "/" : "", path);
+	return strncmp(target, m->mountpoint, len) == 0 && (target[len] == '\0' || target[len] == '/');
+}
+
+bool find_waiter(const struct mount_row *m, const char *pid, char target[2 * PATH_MAX])
+{
+	char dir[64], task[96];
+	bool is_found = false;
+	struct dirent *d;
+	DIR *tasks;
+
+	snprintf(dir, sizeof(dir), "/proc/%.20s/task", pid);
+	tasks = opendir(dir);
+	while (tasks && !is_found && (d = readdir(tasks)) != NULL) {
+		if (!isdigit((unsigned char)d->d_name[0]))
+			continue;
+		snprintf(task, sizeof(task), "%s/%.20s", dir, d->d_name);
+		is_found = waits_inside(m, task, target);
+	}
+	if (tasks)
+		closedir(tasks);
+	return is_found;
+}

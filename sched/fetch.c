@@ -19,6 +19,7 @@
 #define HORIZON_MIN 16u
 #define KEEP_WINDOW_MIN 32u
 #define SKIPS_MAX 4096u
+#define NAME_SKIPS 64u
 #define OVERHEAD_UNKNOWN 32768.0
 #define DEMAND_SHARE 8u /* of inflight_max: kept from prefetch */
 /* Data outstanding until the first rate is known: a link that serves in turn makes the first demands wait for all of it. */
@@ -492,6 +493,15 @@ static void fetch_near_run(struct sched *s, size_t max)
 	s->n_near = kept;
 }
 
+/*
+ * What a visit that is passed over counts among SKIPS_MAX. A name is passed over only while all look-ups are busy: then an order of
+ * new names is not to be walked far at each step.
+ */
+static uint32_t fetch_skip(const struct sched *s, uint32_t p)
+{
+	return s->files[s->pages[s->pos.page[p]].file].state == FILE_UNKNOWN ? NAME_SKIPS : 1;
+}
+
 void sch_fetch_run(struct sched *s, size_t max)
 {
 	uint32_t skips = 0, left, p;
@@ -512,7 +522,7 @@ void sch_fetch_run(struct sched *s, size_t max)
 
 			if (done < 0)
 				break;
-			skips += done == 0;
+			skips += done ? 0 : fetch_skip(s, p);
 		}
 		p = fetch_next(s, p + 1);
 	}

@@ -110,7 +110,7 @@ static int reopen(struct origin *o, int path_fd, const char *path)
 	return fd;
 }
 
-static int open_once(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+static int open_once(struct origin *o, const char *path, int stat_flags, int *ret_fd, struct origin_attr *ret_attr)
 {
 	int path_fd = origin_path_open_fresh(o, path);
 	int fd = -1, err;
@@ -123,7 +123,7 @@ static int open_once(struct origin *o, const char *path, int *ret_fd, struct ori
 	if (err == 0)
 		err = fd = reopen(o, path_fd, path);
 	if (err >= 0)
-		err = origin_stat_fd(o, fd, ret_attr);
+		err = origin_fd_stat(o, fd, stat_flags, ret_attr);
 	if (err == 0)
 		err = check_regular(ret_attr->mode);
 	origin_fd_close(o, path_fd);
@@ -137,13 +137,23 @@ static int open_once(struct origin *o, const char *path, int *ret_fd, struct ori
 
 /* A network file system says ESTALE when the file is replaced between the walk and the open, and again if that happens again:
  * a file that is replaced all the time can be opened all the same. */
-int origin_open(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+static int open_patiently(struct origin *o, const char *path, int stat_flags, int *ret_fd, struct origin_attr *ret_attr)
 {
 	int err = -ESTALE;
 
 	for (int try = 0; try < STALE_TRIES && err == -ESTALE; try++)
-		err = open_once(o, path, ret_fd, ret_attr);
+		err = open_once(o, path, stat_flags, ret_fd, ret_attr);
 	return err;
+}
+
+int origin_open(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+{
+	return open_patiently(o, path, AT_STATX_FORCE_SYNC, ret_fd, ret_attr);
+}
+
+int origin_open_unproven(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+{
+	return open_patiently(o, path, AT_STATX_SYNC_AS_STAT, ret_fd, ret_attr);
 }
 
 ssize_t origin_readlink(struct origin *o, const char *path, char *buf, size_t cap)

@@ -40,6 +40,9 @@ int origin_stat(struct origin *o, const char *path, bool is_fresh, struct origin
 /* Fresh open for reading (close-to-open) and a forced statx of the descriptor. -EISDIR for a directory, -ELOOP for a
  * symlink, -ENXIO for anything else that is not a regular file. */
 int origin_open(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr);
+/* The same but for the statx, which may be answered from an attribute cache: a round trip less for those who compare the identity
+ * again after they have read. */
+int origin_open_unproven(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr);
 int origin_stat_fd(struct origin *o, int fd, struct origin_attr *ret);
 ssize_t origin_readlink(struct origin *o, const char *path, char *buf, size_t cap);
 int origin_statfs(struct origin *o, struct statvfs *ret);

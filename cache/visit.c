@@ -3,7 +3,7 @@
  * cache/visit.c - what an origin thread does with one order: descriptor, slot, data, proof, publish, answer.
  *
  * 1. Publish after proof (law 4): blocks turn valid only after all bytes of the run arrived and a forced statx of the
- *    descriptor, made after the last of them, gave the generation's identity.
+ *    descriptor, made after the last of them, gave the generation's identity, which was seen before the first of them.
  * 2. A thread blocks in the origin only, never for a slot, a descriptor or another thread: an order that lacks one of
  * these is parked and the thread takes the next.
  * 3. While some origin call is late, an order looks at its file's identity before it takes a slot, so that a hung file
@@ -76,31 +76,35 @@ static bool back_off(struct cache *c, unsigned try, uint64_t since_ns)
 	return may;
 }
 
-static int open_patiently(struct cache *c, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+/* origin_open() or origin_open_unproven() */
+typedef int (*open_fn)(struct origin *o, const char *path, int *ret_fd, struct origin_attr *ret_attr);
+
+static int open_patiently(struct cache *c, open_fn fn, const char *path, int *ret_fd, struct origin_attr *ret_attr)
 {
 	uint64_t since_ns = hfs_now_ns();
 	unsigned try = 0;
 	int err;
 
 	do {
-		err = origin_open(c->cfg.origin, path, ret_fd, ret_attr);
+		err = fn(c->cfg.origin, path, ret_fd, ret_attr);
 		if (err == -ESTALE && try == 0) /* a directory above was replaced: the next walk starts afresh */
-			err = origin_open(c->cfg.origin, path, ret_fd, ret_attr);
+			err = fn(c->cfg.origin, path, ret_fd, ret_attr);
 	} while (is_transient(err) && back_off(c, try++, since_ns));
 	return err;
 }
 
 /* f: NULL for a name that is only prefetched. */
-static int open_retrying(struct cache *c, const struct cache_file *f, const char *path, int *ret_fd, struct origin_attr *ret_attr)
+static int open_retrying(struct cache *c, open_fn fn, const struct cache_file *f, const char *path, int *ret_fd,
+			 struct origin_attr *ret_attr)
 {
-	int err = open_patiently(c, path, ret_fd, ret_attr);
+	int err = open_patiently(c, fn, path, ret_fd, ret_attr);
 	struct cred *cr;
 
 	if (!cred_is_refusal(err))
 		return err;
 	cr = file_cred(c, f);
 	if (cr != NULL && cred_assume(cr) == 0) {
-		err = open_patiently(c, path, ret_fd, ret_attr);
+		err = open_patiently(c, fn, path, ret_fd, ret_attr);
 		cred_drop(cr);
 	}
 	cred_put(cr);
@@ -136,7 +140,7 @@ static int open_generation(struct cache *c, struct cache_file *f, int *ret_fd)
 
 	if (path == NULL)
 		return -ENOMEM;
-	err = open_retrying(c, f, path, &fd, &attr);
+	err = open_retrying(c, origin_open, f, path, &fd, &attr);
 	err = judge_open(f, err, &attr);
 	if (err < 0)
 		hfs_log_limited(HFS_LOG_WARNING, "origin: %s cannot be opened: %s; its readers get this error", path,
@@ -626,6 +630,37 @@ static void run_locked(struct cache *c, struct fetch *f, struct batch *b) HFS_RE
 
 /* ---- names ---- */
 
+static bool is_generation_known(struct cache *c, const struct hfs_identity *id)
+{
+	struct cache_file *f = cache_file_find(c, id);
+
+	if (f != NULL)
+		cache_file_put(c, f);
+	return f != NULL;
+}
+
+/*
+ * Open the name and learn its identity. Nobody has anything of a generation that is new, so all of a small file will be read
+ * now, and the proof after its data is one that what was seen here still held: an older look will do. Everybody else asks. No lock.
+ */
+static int open_name(struct cache *c, struct fetch *f, int *ret_fd)
+{
+	int fd = -1, err = open_retrying(c, origin_open_unproven, NULL, f->path, &fd, &f->attr);
+	uint64_t size = f->attr.id.size_bytes;
+
+	if (err < 0)
+		return err;
+	if (size == 0 || size > c->cfg.chunk_bytes || c->cfg.tier != NULL || is_generation_known(c, &f->attr.id))
+		err = origin_stat_fd(c->cfg.origin, fd, &f->attr);
+	if (err < 0) {
+		(void)c->cfg.io->close(c->cfg.io->ctx, fd);
+		err = open_retrying(c, origin_open, NULL, f->path, &fd, &f->attr);
+	}
+	if (err == 0)
+		*ret_fd = fd;
+	return err;
+}
+
 /* Opens and makes the generation. True: there is a chunk to fetch. False: ended, or parked. */
 static bool resolve_locked(struct cache *c, struct fetch *f, struct batch *b) HFS_REQUIRES(c->lock)
 {
@@ -641,7 +676,7 @@ static bool resolve_locked(struct cache *c, struct fetch *f, struct batch *b) HF
 	hfs_mutex_unlock(&c->lock);
 	fd_close_list(c, b->to_close);
 	b->to_close = NULL;
-	err = open_retrying(c, NULL, f->path, &fd, &f->attr);
+	err = open_name(c, f, &fd);
 	workq_progress(c->workq);
 	if (is_transient(err))
 		hfs_log_limited(HFS_LOG_WARNING, "origin: %s cannot be looked up: %s; not prefetched", f->path,

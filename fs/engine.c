@@ -243,7 +243,8 @@ static void on_resolved(void *ctx, uint64_t cookie, int err, struct cache_file *
 			ev.issued_ns = fetch->issued_ns;
 			ev.off_bytes = fetch->err < 0 ? (uint64_t)-fetch->err : 0;
 		}
-		engine_attr_note(e, (uint32_t)cookie, attr, ev.now_ns);
+		if (!fetch || fetch->err >= 0) /* else what was seen at the open was not proven by the data */
+			engine_attr_note(e, (uint32_t)cookie, attr, ev.now_ns);
 	}
 	engine_post(e, &ev);
 	engine_pump(e);

@@ -55,7 +55,8 @@ struct fake {
 	/* the calls from fail_at on, fail_n of them, give fail_err; 0: none */
 	_Atomic long n_calls, fail_at, fail_n;
 	_Atomic int fail_err;
-	_Atomic long n_preadv, n_open, n_statx, n_close, n_hanging;
+	_Atomic long n_preadv, n_open, n_statx, n_forced, n_close, n_hanging;
+	_Atomic bool has_old_attrs; /* only a forced statx tells the true mtime */
 	_Atomic uint64_t hang_ino, fail_ino; /* preadv of this file */
 	_Atomic int fail_ino_err;
 	_Atomic long short_every; /* every n-th preadv gives half */
@@ -128,10 +129,20 @@ static UNUSED_FN void fake_unhang(struct fake *f)
 
 static inline int fake_statx(void *ctx, int dirfd, const char *path, int flags, unsigned mask, struct statx *ret)
 {
-	atomic_fetch_add(&((struct fake *)ctx)->n_statx, 1);
-	if (flags & AT_STATX_FORCE_SYNC)
+	struct fake *f = ctx;
+	bool is_forced = flags & AT_STATX_FORCE_SYNC;
+	int err;
+
+	atomic_fetch_add(&f->n_statx, 1);
+	atomic_fetch_add(&f->n_forced, is_forced);
+	if (is_forced)
 		fake_maybe_hang(ctx, dirfd);
-	FAKE_CALL(ctx, statx)(NULL, dirfd, path, flags, mask, ret);
+	if (fake_fails(f, &err))
+		return err;
+	err = cache_io_system()->statx(NULL, dirfd, path, flags, mask, ret);
+	if (err == 0 && !is_forced && atomic_load(&f->has_old_attrs))
+		ret->stx_mtime.tv_sec--;
+	return err;
 }
 
 static inline ssize_t fake_preadv(void *ctx, int fd, const struct iovec *iov, int n, uint64_t off_bytes)

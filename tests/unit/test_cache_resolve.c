@@ -47,6 +47,55 @@ Test(cache_resolve, small_files_come_along)
 	world_close(&w);
 }
 
+/* A new small file: what the open's own look says, be it from a cache, is proven by the one look after the data. */
+Test(cache_resolve, one_forced_look_a_new_small_file)
+{
+	struct world w;
+	long before;
+
+	world_open(&w, 4, CHUNK);
+	world_write(&w, "small", 1, 1, 30000);
+	world_write(&w, "big", 2, 1, CHUNK + 1);
+	before = atomic_load(&w.fake.n_forced);
+	resolve(&w, "small");
+	cr_assert_eq(w.resolved.fetch_err, 0);
+	cr_assert_eq(atomic_load(&w.fake.n_forced) - before, 1);
+	cache_file_put(w.cache, w.resolved.file);
+	resolve(&w, "small"); /* no data is read now */
+	cr_assert_eq(w.resolved.fetch_err, 1);
+	cr_assert_eq(atomic_load(&w.fake.n_forced) - before, 2);
+	cache_evict(w.cache, w.resolved.file, 0);
+	cache_file_put(w.cache, w.resolved.file);
+	resolve(&w, "big");
+	cr_assert_eq(atomic_load(&w.fake.n_forced) - before, 3);
+	cache_file_put(w.cache, w.resolved.file);
+	world_close(&w);
+}
+
+/* The attribute cache of the origin's client is old: nothing is published under what it says. */
+Test(cache_resolve, an_old_look_proves_nothing)
+{
+	struct reader rd;
+	struct world w;
+
+	world_open(&w, 4, CHUNK);
+	world_write(&w, "small", 1, 1, 30000);
+	atomic_store(&w.fake.has_old_attrs, true);
+	resolve(&w, "small");
+	cr_assert_eq(w.resolved.err, 0);
+	cr_assert_eq(w.resolved.fetch_err, -ESTALE);
+	cr_assert(cache_file_is_superseded(w.resolved.file));
+	cr_assert_neq(reader_start(&rd, &w, w.resolved.file, 0, 30000), 1, "nothing of it is there");
+	reader_finish(&rd);
+	cache_file_put(w.cache, w.resolved.file);
+	atomic_store(&w.fake.has_old_attrs, false);
+	resolve(&w, "small");
+	cr_assert_eq(w.resolved.fetch_err, 0);
+	cache_evict(w.cache, w.resolved.file, 0);
+	cache_file_put(w.cache, w.resolved.file);
+	world_close(&w);
+}
+
 Test(cache_resolve, big_empty_missing_and_odd)
 {
 	char path[256];

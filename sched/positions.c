@@ -206,36 +206,76 @@ static bool key_less(const struct merge_key *a, const struct merge_key *b)
 	return a->time < b->time;
 }
 
-static uint32_t merge_pick(const struct sched *s)
-{
-	uint32_t best = SCH_NONE, n = 0;
-	struct merge_key best_key = {0};
-	bool by_batch = true;
+/* Streams that have more, the one whose turn it is on top; of equal ones the lowest number. */
+struct merge {
+	struct merge_item {
+		struct merge_key key;
+		uint32_t stream;
+	} heap[SCHED_STREAMS_MAX];
+	uint32_t n, n_unbatched;
 	double tau;
+};
 
-	for (uint32_t i = 0; i < s->n_streams; i++) {
-		if (!stream_has_more(&s->streams[i]))
-			continue;
-		best = i;
-		n++;
-		by_batch = by_batch && s->streams[i].n_batches > 0;
+static bool item_less(const struct merge_item *a, const struct merge_item *b)
+{
+	if (key_less(&a->key, &b->key))
+		return true;
+	return !key_less(&b->key, &a->key) && a->stream < b->stream;
+}
+
+static void merge_sink(struct merge *m, uint32_t at)
+{
+	struct merge_item it = m->heap[at];
+	uint32_t child;
+
+	while ((child = 2 * at + 1) < m->n) {
+		if (child + 1 < m->n && item_less(&m->heap[child + 1], &m->heap[child]))
+			child++;
+		if (!item_less(&m->heap[child], &it))
+			break;
+		m->heap[at] = m->heap[child];
+		at = child;
 	}
-	if (n <= 1)
-		return best;
-	best = SCH_NONE;
-	tau = by_batch ? 0 : sch_when_tau(s);
-	for (uint32_t i = 0; i < s->n_streams; i++) {
-		struct merge_key k;
+	m->heap[at] = it;
+}
 
+static void merge_begin(const struct sched *s, struct merge *m)
+{
+	m->n = m->n_unbatched = 0;
+	for (uint32_t i = 0; i < s->n_streams; i++) {
 		if (!stream_has_more(&s->streams[i]))
 			continue;
-		k = stream_key(&s->streams[i], by_batch, tau);
-		if (best == SCH_NONE || key_less(&k, &best_key)) {
-			best = i;
-			best_key = k;
+		m->heap[m->n++].stream = i;
+		m->n_unbatched += s->streams[i].n_batches == 0;
+	}
+	if (m->n <= 1)
+		return;
+	m->tau = m->n_unbatched ? sch_when_tau(s) : 0;
+	for (uint32_t k = 0; k < m->n; k++)
+		m->heap[k].key = stream_key(&s->streams[m->heap[k].stream], m->n_unbatched == 0, m->tau);
+	for (uint32_t k = m->n / 2; k-- > 0;)
+		merge_sink(m, k);
+}
+
+/* The stream on top was taken further. */
+static void merge_next(const struct sched *s, struct merge *m)
+{
+	const struct stream *st = &s->streams[m->heap[0].stream];
+
+	if (!stream_has_more(st)) {
+		bool was_last = st->n_batches == 0 && m->n_unbatched == 1;
+
+		m->n_unbatched -= st->n_batches == 0;
+		m->heap[0] = m->heap[--m->n];
+		if (was_last && m->n > 1) {
+			merge_begin(s, m); /* by batches from here on */
+			return;
 		}
+	} else if (m->n > 1) {
+		m->heap[0].key = stream_key(st, m->n_unbatched == 0, m->tau);
 	}
-	return best;
+	if (m->n > 1)
+		merge_sink(m, 0);
 }
 
 static bool positions_want_more(const struct sched *s)
@@ -246,12 +286,15 @@ static bool positions_want_more(const struct sched *s)
 /* Returns false when there is nothing left to do or no room for it. */
 static bool positions_extend(struct sched *s, uint32_t *budget)
 {
-	while (*budget > 0 && positions_want_more(s)) {
-		uint32_t i = merge_pick(s);
-		uint32_t b0;
+	struct merge m;
 
-		if (i == SCH_NONE)
+	merge_begin(s, &m);
+	for (; *budget > 0 && positions_want_more(s); merge_next(s, &m)) {
+		uint32_t i, b0;
+
+		if (m.n == 0)
 			return false;
+		i = m.heap[0].stream;
 		b0 = sch_entry_batch(&s->streams[i], sch_visit_entry(&s->streams[i], s->streams[i].mat_visit));
 		for (uint32_t k = 0; k < QUANTUM && *budget > 0 && stream_has_more(&s->streams[i]); k++) {
 			struct stream *st = &s->streams[i];

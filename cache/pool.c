@@ -167,6 +167,8 @@ int pool_start(struct pool *p)
 	err = pthread_create(&p->thread, NULL, touch_main, p);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	p->has_thread = err == 0;
+	if (err == 0)
+		(void)pthread_setname_np(p->thread, "hfs-pool");
 	return -err;
 }
 

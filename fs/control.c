@@ -653,6 +653,7 @@ static void *poll_records(void *arg)
 	struct control *c = arg;
 	uint64_t id = 0;
 
+	pthread_setname_np(pthread_self(), "hfs-record");
 	hfs_mutex_lock(&c->lock);
 	while (!atomic_load(&c->is_stopping)) {
 		struct control_req *r;

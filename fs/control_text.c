@@ -213,6 +213,7 @@ static void print_more(struct control *c, const struct figures *f, FILE *out)
 		"slots_ready %u\nhit_bytes " U64 "miss_reads " U64 "parked_reads_total " U64 "short_reads " U64
 		"retries " U64,
 		ca->slots_ready, ca->hit_bytes, ca->miss_reads, ca->parked_reads, ca->short_reads, ca->retries);
+	fprintf(out, "lost " U64 "overdue " U64 "shed " U64, ca->lost, ca->overdue, engine_shed_pages(c->h->engine));
 	fprintf(out, "oldest_fetch_s %.3f\norigin_threads %u\norigin_threads_busy %u\ndescriptors %u\nfiles " U64,
 		(double)ca->oldest_fetch_ns / 1e9, ca->threads, ca->threads_busy, ca->fds, ca->files);
 	fprintf(out, "entry_bytes " U64 "origin_bytes_per_s %.0f\norigin_latency_s %.6f\nconcurrency %u\n",

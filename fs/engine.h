@@ -89,6 +89,8 @@ bool engine_wait_cancel(struct engine *e, uint64_t token); /* true: done will no
 void engine_prefetch_set(struct engine *e, enum sched_prefetch mode);
 enum sched_prefetch engine_prefetch_get(struct engine *e);
 void engine_stats(struct engine *e, struct cache_stats *ret_cache, struct sched_stats *ret_sched);
+/* Pages that were given up because the scheduler did not know of them. */
+uint64_t engine_shed_pages(struct engine *e);
 
 /* False: there is no disk tier. */
 bool engine_tier_stats(struct engine *e, struct tier_stats *ret);

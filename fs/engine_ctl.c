@@ -191,6 +191,16 @@ void engine_stats(struct engine *e, struct cache_stats *ret_cache, struct sched_
 	hfs_mutex_unlock(&e->lock);
 }
 
+uint64_t engine_shed_pages(struct engine *e)
+{
+	uint64_t n;
+
+	hfs_mutex_lock(&e->lock);
+	n = e->n_shed;
+	hfs_mutex_unlock(&e->lock);
+	return n;
+}
+
 /* ---- refused as ourselves ----------------------------------------------------------------------- */
 
 void engine_guest_note(struct engine *e, uint32_t uid, uint32_t gid, uint32_t tid)

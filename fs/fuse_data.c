@@ -386,7 +386,6 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 					FUSE_CAP_POSIX_LOCKS };
 
 	(void)userdata;
-	pthread_setname_np(pthread_self(), "hfs-fuse"); /* the first worker; those it starts inherit the name */
 	for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++)
 		(void)fuse_set_feature_flag(conn, on[i]);
 	for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++)
@@ -508,7 +507,7 @@ static void *loop_main(void *arg)
 	struct data_session *s = arg;
 	struct fuse_loop_config *cfg = fuse_loop_cfg_create();
 
-	pthread_setname_np(pthread_self(), "hfs-data");
+	pthread_setname_np(pthread_self(), "hfs-fuse"); /* the workers that start from here inherit it */
 	if (cfg) {
 		fuse_loop_cfg_set_max_threads(cfg, WORKERS_MAX);
 		fuse_loop_cfg_set_idle_threads(cfg, WORKERS_MAX);

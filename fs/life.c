@@ -364,6 +364,7 @@ static void *guard_main(void *arg)
 	int64_t until = now_ms() + g.timeout_ms;
 	struct signalfd_siginfo si;
 
+	pthread_setname_np(pthread_self(), "hfs-guard");
 	free(arg);
 	for (;;) {
 		int64_t left = until - now_ms();

@@ -54,7 +54,7 @@ static const struct option_row options[] = {
 	{ "revalidate", SECONDS, AT(revalidate_s), "SECS", "how old an attribute may be (default 1)" },
 	{ "nocto", FLAG, AT(is_nocto), NULL, "opens are not checked at the origin; a change is noticed within revalidate" },
 	{ "origin-timeout", SECONDS, AT(origin_timeout_s), "SECS", "EIO after SECS without answer (default 0: wait)" },
-	{ "prefetch-limit", RATE, AT(prefetch_limit_bytes_per_s), "BYTES/s", "most that prefetching may take from the origin" },
+	{ "prefetch-limit", RATE, AT(prefetch_limit_bytes_per_s), "BYTES/s", "most that prefetching may take from the origin (default 0: no limit)" },
 	{ "ctl", TEXT, AT(ctl_dir), "DIR", "where the control files are mounted (default: /run/hintfs/MOUNTPOINT-ESCAPED)" },
 	{ "uid", UID, AT(ctl_uid), "USER", "owner of the control files (default: who mounts)" },
 	{ "gid", GID, AT(ctl_gid), "GROUP", "their group; makes them 0660 unless ctl-mode is given" },

@@ -439,6 +439,7 @@ static void workq_free(struct workq *q)
 int workq_create(const struct workq_config *cfg, struct workq **ret_q)
 {
 	struct workq *q = calloc(1, sizeof(*q));
+	char name[16]; /* what the kernel takes */
 	int err;
 
 	if (q == NULL)
@@ -454,6 +455,10 @@ int workq_create(const struct workq_config *cfg, struct workq **ret_q)
 	hfs_cond_init(&q->watch);
 	hfs_cond_init(&q->ended);
 	err = thread_start(q, &q->watcher, watcher_main, q);
+	if (err == 0) {
+		(void)snprintf(name, sizeof(name), "%.13s-w", cfg->name); /* the watcher */
+		(void)pthread_setname_np(q->watcher, name);
+	}
 	if (err < 0) {
 		workq_free(q);
 		return err;

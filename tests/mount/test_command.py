@@ -666,3 +666,13 @@ def test_a_wait_for_source_is_told_and_ends_with_the_command(commands, slow, sou
     origin.unhang()
     assert not mounts.is_mounted(hintfs.path)
     hintfs.up()
+
+
+def test_threads_bear_names(hintfs):
+    """Whoever looks with top or gdb sees what a thread is for; only the main one is called as the program."""
+    hintfs.up()
+    for _ in range(20):
+        procs.run(["ls", "-lR", hintfs.path], check=True)
+    names = procs.thread_names(hintfs.pid)
+    assert names.count("hintfs") == 1, names
+    assert 2 <= names.count("hfs-fuse") <= 9 and "hfs-data" not in names, names  # eight workers and who waits for their end

@@ -666,3 +666,9 @@ def test_ingest_is_fast_enough_to_be_used(hfs):
     assert status["stream.default.entries"] == count
     assert status["entry_bytes"] <= 24 * count + (1 << 20), status["entry_bytes"] / count
     assert len(pending(hfs)) == count
+
+
+def test_status_tells_of_what_went_astray(hfs):
+    """Counters of reads whose fetch was lost, or late although nothing moved, and of pages nobody knew of: there, and 0."""
+    status = hfs.status()
+    assert [status[key] for key in ("lost", "overdue", "shed")] == [0, 0, 0]

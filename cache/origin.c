@@ -8,6 +8,7 @@
 #include "cache/origin_i.h"
 
 #include "cache/base/err.h"
+#include "cache/base/log.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -51,6 +52,8 @@ int origin_fd_stat(struct origin *o, int fd, int flags, struct origin_attr *ret)
 
 	HFS_TRY(o->io->statx(o->io->ctx, fd, "", AT_EMPTY_PATH | flags, STATX_BASIC_STATS, &stx));
 	attr_from_statx(&stx, ret);
+	if (ret->id.dev == o->real_dev)
+		ret->id.dev = o->root_dev;
 	return 0;
 }
 
@@ -65,7 +68,7 @@ static int stat_once(struct origin *o, const char *path, bool is_fresh, struct o
 	bool must_refresh = false;
 	int err;
 
-	if (fd == -ENOENT && !is_fresh && origin_is_on_nfs(o, o->root_fd))
+	if (fd == -ENOENT && !is_fresh && origin_is_on_nfs(o, origin_root(o)))
 		return stat_once(o, path, true, ret);
 	if (fd < 0)
 		return fd;
@@ -170,7 +173,9 @@ ssize_t origin_readlink(struct origin *o, const char *path, char *buf, size_t ca
 
 int origin_statfs(struct origin *o, struct statvfs *ret)
 {
-	return o->io->fstatvfs(o->io->ctx, o->root_fd, ret);
+	int fd = origin_root(o);
+
+	return fd < 0 ? fd : o->io->fstatvfs(o->io->ctx, fd, ret);
 }
 
 /* ---- extended attributes: by /proc/self/fd, as an O_PATH descriptor takes no fgetxattr ---- */
@@ -284,25 +289,109 @@ static bool probe_openat2(const struct cache_io *io, int root_fd)
 	return fd != -ENOSYS && fd != -EPERM; /* EPERM: container filters older than the call */
 }
 
-int origin_create(const char *source, const struct cache_io *io, struct origin **ret_o)
+/* Takes fd over. */
+static int take_root(struct origin *o, int fd)
+{
+	struct origin_attr attr = {0};
+	struct statx stx;
+	bool has_openat2 = probe_openat2(o->io, fd), is_first;
+	int err = o->io->statx(o->io->ctx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &stx);
+
+	if (err >= 0)
+		attr_from_statx(&stx, &attr);
+
+	if (err < 0) {
+		origin_fd_close(o, fd);
+		return err;
+	}
+	hfs_mutex_lock(&o->lock);
+	is_first = atomic_load(&o->root_fd) < 0;
+	if (is_first) {
+		o->real_dev = attr.id.dev;
+		o->has_openat2 = has_openat2;
+		if (o->source == NULL)
+			o->root_dev = attr.id.dev;
+		atomic_store(&o->root_fd, fd);
+	}
+	hfs_mutex_unlock(&o->lock);
+	if (!is_first)
+		origin_fd_close(o, fd);
+	return 0;
+}
+
+static int open_root(struct origin *o, const char *source)
+{
+	return o->io->openat(o->io->ctx, AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+int origin_root(struct origin *o)
+{
+	int fd = atomic_load(&o->root_fd);
+
+	if (fd >= 0)
+		return fd;
+	fd = open_root(o, o->source);
+	if (fd < 0)
+		return -EHOSTUNREACH;
+	if (!o->is_it(o->is_it_ctx)) {
+		origin_fd_close(o, fd);
+		return -EHOSTUNREACH;
+	}
+	if (take_root(o, fd) < 0)
+		return -EHOSTUNREACH;
+	hfs_log_limited(HFS_LOG_INFO, "origin %s: it is there now", o->source);
+	return atomic_load(&o->root_fd);
+}
+
+bool origin_is_there(const struct origin *o)
+{
+	return atomic_load(&o->root_fd) >= 0;
+}
+
+static struct origin *origin_new(const struct cache_io *io)
 {
 	struct origin *o = calloc(1, sizeof(*o));
-	struct origin_attr attr;
+
+	if (o != NULL) {
+		o->io = io;
+		atomic_init(&o->root_fd, -1);
+		hfs_mutex_init(&o->lock, HFS_RANK_ORIGIN);
+	}
+	return o;
+}
+
+int origin_create(const char *source, const struct cache_io *io, struct origin **ret_o)
+{
+	struct origin *o = origin_new(io);
 	int err;
 
 	if (o == NULL)
 		return -ENOMEM;
-	o->io = io;
-	hfs_mutex_init(&o->lock, HFS_RANK_ORIGIN);
-	err = o->root_fd = io->openat(io->ctx, AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	err = open_root(o, source);
 	if (err >= 0)
-		err = origin_fd_stat(o, o->root_fd, 0, &attr);
+		err = take_root(o, err);
 	if (err < 0) {
 		origin_destroy(o);
 		return err;
 	}
-	o->root_dev = attr.id.dev;
-	o->has_openat2 = probe_openat2(io, o->root_fd);
+	*ret_o = o;
+	return 0;
+}
+
+int origin_create_later(const char *source, const struct cache_io *io, bool (*is_it)(void *ctx), void *ctx, struct origin **ret_o)
+{
+	struct origin *o = origin_new(io);
+
+	if (o == NULL)
+		return -ENOMEM;
+	o->source = strdup(source);
+	if (o->source == NULL) {
+		origin_destroy(o);
+		return -ENOMEM;
+	}
+	o->is_it = is_it;
+	o->is_it_ctx = ctx;
+	o->root_dev = ORIGIN_LATER_DEV;
 	*ret_o = o;
 	return 0;
 }
@@ -311,8 +400,9 @@ void origin_destroy(struct origin *o)
 {
 	if (o == NULL)
 		return;
-	origin_fd_close(o, o->root_fd);
+	origin_fd_close(o, atomic_load(&o->root_fd));
 	hfs_mutex_finish(&o->lock);
+	free(o->source);
 	free(o);
 }
 

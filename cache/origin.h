@@ -31,6 +31,13 @@ struct origin_attr {
 
 /* source: absolute path. Errors: -ENOENT, -ENOTDIR, -EACCES, ... */
 int origin_create(const char *source, const struct cache_io *io, struct origin **ret_o);
+/*
+ * Without looking: the root is opened when somebody needs it, and as long as it cannot be, or is_it() says that something else lies
+ * there, calls answer -EHOSTUNREACH (or hang, as that open does). st_dev of its files is ORIGIN_LATER_DEV, whatever it is then.
+ */
+#define ORIGIN_LATER_DEV UINT64_C(0xffffffff00000001)
+int origin_create_later(const char *source, const struct cache_io *io, bool (*is_it)(void *ctx), void *ctx, struct origin **ret_o);
+bool origin_is_there(const struct origin *o); /* its root was opened */
 void origin_destroy(struct origin *o);
 /* st_dev of the root; true if the origin is NFS (its parent must be refreshed before an open). */
 uint64_t origin_dev(const struct origin *o);

@@ -11,14 +11,22 @@
 
 #include <stdbool.h>
 
+#include <stdatomic.h>
+
 #define ORIGIN_DEVS_MAX 64
 #define ORIGIN_LINKS_MAX 40
 
 struct origin {
 	/* const after create */
 	const struct cache_io *io; /* borrowed for life */
-	int root_fd;
-	uint64_t root_dev;
+	uint64_t root_dev;	   /* as everybody is told; real_dev is given this number */
+	char *source;		   /* owned; NULL: the root was open from the start */
+	bool (*is_it)(void *ctx);  /* what lies at source now: is it the dataset meant? */
+	void *is_it_ctx;
+
+	_Atomic int root_fd; /* -1: not yet; set once */
+	/* set before root_fd */
+	uint64_t real_dev;
 	bool has_openat2;
 
 	struct hfs_mutex lock; /* rank ORIGIN: the table below, a few lines, no I/O */
@@ -29,6 +37,8 @@ struct origin {
 	unsigned n_devs;
 };
 
+/* The root's descriptor, opened now if it was not yet; -EHOSTUNREACH: it is not there. */
+int origin_root(struct origin *o);
 /* Open path beneath the root, no component a symbolic link. flags: O_PATH or O_RDONLY and what goes with it;
  * with O_PATH the last component may be a link and is not followed. Owned descriptor or negative errno. */
 int origin_path_open(struct origin *o, const char *path, int flags);

@@ -106,11 +106,12 @@ static size_t piece_len(const char *path)
 int origin_path_open(struct origin *o, const char *path, int flags)
 {
 	char *piece;
-	int fd = o->root_fd, next;
+	int root_fd, fd, next;
 	size_t len;
 	bool is_last;
 
 	HFS_TRY(origin_path_check(path));
+	HFS_TRY(fd = root_fd = origin_root(o));
 	piece = malloc(PATH_MAX);
 	if (piece == NULL)
 		return -ENOMEM;
@@ -124,7 +125,7 @@ int origin_path_open(struct origin *o, const char *path, int flags)
 		path += strspn(path, "/");
 		is_last = *path == '\0';
 		next = open_piece(o, fd, piece, is_last ? flags : O_PATH | O_DIRECTORY);
-		if (fd != o->root_fd)
+		if (fd != root_fd)
 			origin_fd_close(o, fd);
 		fd = next;
 	} while (fd >= 0 && !is_last);
@@ -199,7 +200,7 @@ int origin_path_open_fresh(struct origin *o, const char *path)
 
 	if (*path == '\0' || (fd < 0 && fd != -ENOENT && fd != -ESTALE))
 		return fd;
-	if (fd >= 0 ? !origin_is_on_nfs(o, fd) : !origin_is_on_nfs(o, o->root_fd))
+	if (fd >= 0 ? !origin_is_on_nfs(o, fd) : !origin_is_on_nfs(o, origin_root(o)))
 		return fd;
 	origin_fd_close(o, fd);
 	err = refresh_parent(o, path);

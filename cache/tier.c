@@ -281,9 +281,9 @@ int tier_create(const struct tier_config *cfg, struct tier **ret_t, char *ret_wh
 	err = t->dir == NULL ? -ENOMEM : tier_setup(t, &t->cfg, ret_why, why_cap);
 	if (err < 0)
 		goto fail;
-	t->dataset = tier_dataset_hash(t->salt, cfg->dataset, cfg->dataset_bytes);
 	t->datasets[t->n_datasets++] = t->dataset;
 	t->cfg.dataset = NULL; /* not ours any longer */
+	t->cfg.source = NULL;
 	t->cfg.apart = NULL;
 	t->cfg.dir = t->dir;
 	t->pack_bytes = pack_bytes_for(&t->cfg);

@@ -55,6 +55,8 @@ struct tier_config {
 	const char *dir;	 /* created 0700 when its parent exists */
 	const void *dataset;	 /* bytes that name the origin (mount source, root path, fsid); copied */
 	size_t dataset_bytes;
+	const char *source;	 /* path of the origin's root, by which the cache recalls dataset; NULL: never */
+	bool is_source_away;	 /* dataset is a guess, or none: what was recorded for source holds */
 	uint64_t origin_dev;	 /* st_dev of the origin's root now: stored as 0, so that a remount changes nothing */
 	uint64_t size_bytes;	 /* budget, as du counts; at least 4 MiB */
 	uint32_t free_pct;	 /* of blocks and of inodes to leave free on that file system, 0-99 */
@@ -106,6 +108,21 @@ void tier_drop(struct tier *t, const struct hfs_identity *id, const char *path, 
 /* All chunks that are kept for the path, of whatever generation. */
 void tier_drop_file(struct tier *t, const char *path);
 
+/* Is this the dataset that the tier was made for, or that it recalled? */
+bool tier_is_dataset(const struct tier *t, const void *dataset, size_t dataset_bytes);
+
+/* ---- notes: small things of the owner's, kept, checked, counted and culled as small files are ---- */
+
+#define TIER_NOTE_BYTES_MAX 61440
+/* name begins with "//", as no path does. Replaces an earlier one. Errors as tier_admit(); cb.admitted comes with cookie 0. */
+int tier_note_put(struct tier *t, const char *name, const void *data, uint32_t len_bytes) HFS_MUST_CHECK;
+/* Bytes copied, -ENOENT: there is none, or it cannot be read now. buf: of TIER_NOTE_BYTES_MAX. Waits as tier_read() does. */
+int64_t tier_note_get(struct tier *t, const char *name, void *buf) HFS_MUST_CHECK;
+/* Its length by the index; 0: there is none. */
+uint32_t tier_note_size(struct tier *t, const char *name);
+/* Until all notes that are there are known: long before all else is adopted. */
+bool tier_wait_notes(struct tier *t, unsigned wait_ms);
+
 /* ---- passthrough ---- */
 
 /* A descriptor (O_RDONLY, of the caller's to close) on a data file that is complete and was verified chunk by chunk in this
@@ -122,6 +139,17 @@ struct tier_scrub_progress {
  * -EIO (tier off). On the caller's thread, which may wait. ret (may be NULL): the last state. */
 int tier_scrub(struct tier *t, bool (*cb)(void *ctx, const struct tier_scrub_progress *p), void *ctx,
 	       struct tier_scrub_progress *ret);
+
+/* The same on a thread of the tier. 0: begun; -EALREADY: one is under way; -EIO: the tier is off; -ESHUTDOWN, -ENOMEM. */
+int tier_scrub_begin(struct tier *t) HFS_MUST_CHECK;
+void tier_scrub_end(struct tier *t); /* soon; none: nothing */
+struct tier_scrub_state {
+	bool is_running;
+	int err; /* of the last one that ended, as tier_scrub() */
+	uint64_t n_begun;
+	struct tier_scrub_progress now; /* of the one that runs, or ended last */
+};
+void tier_scrub_get(struct tier *t, struct tier_scrub_state *ret);
 
 enum tier_state {
 	TIER_ADOPTING, /* reads are served; not all is known yet, nothing is admitted */

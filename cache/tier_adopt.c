@@ -611,7 +611,14 @@ void tier_adopt_main(void *arg)
 	t->has_trash = r.left < 1 << 30 || r.bytes > 0;
 	hfs_mutex_unlock(&t->lock);
 	tier_space_measure(t);
-	is_done = adopt_dir(t, t->fd_packs, adopt_pack_file) && adopt_dir(t, t->fd_files, adopt_file);
+	is_done = adopt_dir(t, t->fd_packs, adopt_pack_file);
+	if (is_done) {
+		hfs_mutex_lock(&t->lock);
+		t->are_packs_adopted = true;
+		hfs_cond_broadcast(&t->changed);
+		hfs_mutex_unlock(&t->lock);
+		is_done = adopt_dir(t, t->fd_files, adopt_file);
+	}
 	tier_space_measure(t);
 	hfs_mutex_lock(&t->lock);
 	t->is_adopting = false;

@@ -113,6 +113,43 @@ bool tier_top_decode(const void *buf, size_t n, uint64_t *ret_salt)
 	return true;
 }
 
+/* ---- origins ---- */
+
+uint64_t tier_source_hash(uint64_t salt, const char *source)
+{
+	return XXH3_64bits_withSeed(source, strlen(source), salt);
+}
+
+static uint64_t origin_check(const struct tier_raw_origin *raw, uint64_t salt, size_t n)
+{
+	uint64_t head = XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_origin, check), salt);
+
+	return XXH3_64bits_withSeed(raw->text, n, head);
+}
+
+size_t tier_origin_encode(struct tier_raw_origin *raw, uint64_t salt, uint32_t slot_no, uint64_t source, const void *text, size_t n)
+{
+	memset(raw, 0, sizeof(*raw));
+	memcpy(raw->magic, "HFSORIG1", 8);
+	PUT(raw->text_bytes, n);
+	PUT(raw->slot_no, slot_no);
+	PUT(raw->source, source);
+	memcpy(raw->text, text, n);
+	PUT(raw->check, origin_check(raw, salt, n));
+	return offsetof(struct tier_raw_origin, text) + n;
+}
+
+size_t tier_origin_decode(const struct tier_raw_origin *raw, uint64_t salt, uint32_t slot_no, uint64_t *ret_source)
+{
+	size_t n = GET(raw->text_bytes);
+
+	if (memcmp(raw->magic, "HFSORIG1", 8) != 0 || n == 0 || n > sizeof(raw->text) || GET(raw->slot_no) != slot_no ||
+	    GET(raw->check) != origin_check(raw, salt, n))
+		return 0;
+	*ret_source = GET(raw->source);
+	return n;
+}
+
 /* ---- big files ---- */
 
 void tier_head_encode(struct tier_raw_head *raw, uint64_t salt, const struct tier_head *h)

@@ -10,6 +10,7 @@
  *   DIR/hintfs-cache   marker, ASCII          DIR/lock         locked for life
  *   DIR/v1/tier        struct tier_top        DIR/v1/files/    K.d data, K.i index; K: 32 hex digits of the key
  *   DIR/trash-*        being removed          DIR/v1/packs/    N.p; N: 16 hex digits of the pack number
+ *   DIR/v1/origins     what is where, for a start without the origin
  */
 #ifndef CACHE_TIER_FORMAT_H
 #define CACHE_TIER_FORMAT_H
@@ -28,6 +29,7 @@
 #define TIER_LOCK_NAME "lock"
 #define TIER_VERSION_DIR "v1"
 #define TIER_TRASH_PREFIX "trash-"
+#define TIER_ORIGINS_NAME "origins" /* in the version's directory */
 
 struct tier_key {
 	uint64_t lo, hi;
@@ -155,6 +157,24 @@ struct tier_raw_trailer { /* the last 64 bytes of a sealed pack */
 };
 _Static_assert(sizeof(struct tier_raw_trailer) == 64, "trailer");
 
+/* ---- DIR/v1/origins: TIER_ORIGINS_MAX slots ---- */
+
+#define TIER_ORIGINS_MAX 64
+#define TIER_ORIGIN_SLOT_BYTES 12288
+#define TIER_ORIGIN_TEXT_MAX (TIER_ORIGIN_SLOT_BYTES - 32)
+
+struct tier_raw_origin {
+	uint8_t magic[8]; /* "HFSORIG1" */
+	uint8_t text_bytes[4];
+	uint8_t slot_no[4];
+	uint8_t source[8]; /* XXH3-64 of the path of SOURCE, seed: salt */
+	uint8_t check[8];  /* of the text, seeded with the check of the 24 bytes before, that one seeded with the salt */
+	uint8_t text[TIER_ORIGIN_TEXT_MAX]; /* the bytes that name the origin */
+};
+_Static_assert(sizeof(struct tier_raw_origin) == TIER_ORIGIN_SLOT_BYTES, "origin");
+_Static_assert(offsetof(struct tier_raw_origin, source) == 16, "origin");
+_Static_assert(offsetof(struct tier_raw_origin, text) == 32, "origin");
+
 /* ---- in memory ---- */
 
 struct tier_head {
@@ -219,6 +239,12 @@ void tier_entry_encode(struct tier_raw_entry *raw, uint64_t salt, uint64_t pack_
 bool tier_entry_decode(const void *raw, uint64_t salt, uint64_t pack_no, struct tier_item *ret);
 void tier_trailer_encode(struct tier_raw_trailer *raw, uint64_t salt, uint64_t pack_no, uint32_t n, uint32_t table_off);
 bool tier_trailer_decode(const void *raw, uint64_t salt, uint64_t pack_no, uint32_t *ret_n, uint32_t *ret_table_off);
+
+uint64_t tier_source_hash(uint64_t salt, const char *source);
+/* text: 1 to TIER_ORIGIN_TEXT_MAX bytes. Returns how many bytes of raw are to be written. */
+size_t tier_origin_encode(struct tier_raw_origin *raw, uint64_t salt, uint32_t slot_no, uint64_t source, const void *text, size_t n);
+/* Length of the text; 0: the slot is free or bad. */
+size_t tier_origin_decode(const struct tier_raw_origin *raw, uint64_t salt, uint32_t slot_no, uint64_t *ret_source);
 
 /* Names: 32 hex digits and ".d" / ".i"; 16 hex digits and ".p". cap >= TIER_NAME_CAP. */
 #define TIER_NAME_CAP 40

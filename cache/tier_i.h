@@ -8,6 +8,7 @@
  *   tier_admit.c  the admission queue             tier_pack.c   packs
  *   tier_space.c  budget, drops, culling          tier_adopt.c  what was there; trash
  *   tier_health.c breaker, probe, sync            tier_scrub.c  verify everything
+ *   tier_note.c   notes of the owner's            tier_origins.c which dataset a path stands for
  *
  *   entry (a path of a dataset, one generation) --> big (K.d + K.i)
  *                                               \-> pack + offset (N.p), many to one
@@ -141,7 +142,7 @@ struct tier {
 	/* guarded by lock */
 	enum tier_state state;
 	enum tier_cause cause;
-	bool is_adopted, is_adopting, is_adopting_again, has_trash, is_stopping, is_naming, is_logged;
+	bool is_adopted, are_packs_adopted, is_adopting, is_adopting_again, has_trash, is_stopping, is_naming, is_logged;
 	bool is_care_queued, is_caring, is_sync_queued, is_probe_queued;
 	uint64_t error_ns[3];
 	uint64_t probe_at_ns, probe_delay_ns, left_ns, hold_until_ns, hold_ns;
@@ -166,6 +167,8 @@ struct tier {
 	struct tier_job *waiting; /* readers */
 	uint64_t progress_ns;	  /* when a read ended last */
 	bool is_final_done;
+	struct tier_scrub_state scrub;
+	bool is_scrub_ending;
 
 	uint64_t used_bytes, reserved_bytes, base_bytes, trash_bytes, dirty_bytes;
 	uint64_t used_inodes;
@@ -197,6 +200,10 @@ struct hfs_identity tier_identity_out(const struct tier *t, struct hfs_identity 
 
 /* ---- tier_setup.c ---- */
 int tier_setup(struct tier *t, const struct tier_config *cfg, char *why, size_t cap);
+
+/* ---- tier_origins.c ---- */
+/* Sets t->dataset, by what is recorded for cfg->source or by cfg->dataset; records it. *ret_is_known false: by neither. */
+int tier_origins_begin(struct tier *t, const struct tier_config *cfg, bool *ret_is_known);
 
 /* ---- tier_index.c; all locked ---- */
 struct tier_entry *tier_entry_find(struct tier *t, struct tier_key key);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache/tier_scrub.c - read and verify all there is, drop what is bad. On the caller's thread (hintctl verify).
+ * cache/tier_scrub.c - read and verify all there is, drop what is bad. On the caller's thread
+ * (hintctl verify of a directory), or on one of the tier's (a mount's control file).
  *
  * One shard of the index at a time is copied and sorted by where things lie, so packs are read forwards and the lock is held
  * for 1/256 of the whole at most. What comes or goes meanwhile may be missed.
@@ -136,4 +137,62 @@ int tier_scrub(struct tier *t, bool (*cb)(void *ctx, const struct tier_scrub_pro
 	if (ret != NULL)
 		*ret = s.now;
 	return err < 0 && is_stopping ? -ECANCELED : err;
+}
+
+/* ---- in the background ---- */
+
+static bool on_progress(void *ctx, const struct tier_scrub_progress *p)
+{
+	struct tier *t = ctx;
+	bool may;
+
+	workq_progress(t->bg); /* it is long, and does not hang */
+	hfs_mutex_lock(&t->lock);
+	t->scrub.now = *p;
+	may = !t->is_scrub_ending && !t->is_stopping;
+	hfs_mutex_unlock(&t->lock);
+	return may;
+}
+
+static void scrub_main(void *arg)
+{
+	struct tier *t = arg;
+	struct tier_scrub_progress last;
+	int err = tier_scrub(t, on_progress, t, &last);
+
+	hfs_mutex_lock(&t->lock);
+	t->scrub.now = last;
+	t->scrub.err = err;
+	t->scrub.is_running = false;
+	hfs_mutex_unlock(&t->lock);
+}
+
+int tier_scrub_begin(struct tier *t)
+{
+	int err;
+
+	hfs_mutex_lock(&t->lock);
+	err = t->scrub.is_running ? -EALREADY : t->state == TIER_OFF ? -EIO : workq_run(t->bg, scrub_main, t, false);
+	if (err == 0) {
+		t->scrub.is_running = true;
+		t->scrub.n_begun++;
+		t->scrub.now = (struct tier_scrub_progress){0};
+		t->is_scrub_ending = false;
+	}
+	hfs_mutex_unlock(&t->lock);
+	return err;
+}
+
+void tier_scrub_end(struct tier *t)
+{
+	hfs_mutex_lock(&t->lock);
+	t->is_scrub_ending = true;
+	hfs_mutex_unlock(&t->lock);
+}
+
+void tier_scrub_get(struct tier *t, struct tier_scrub_state *ret)
+{
+	hfs_mutex_lock(&t->lock);
+	*ret = t->scrub;
+	hfs_mutex_unlock(&t->lock);
 }

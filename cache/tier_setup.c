@@ -129,6 +129,8 @@ static int check_apart(struct tier *t, const struct tier_config *cfg, const stru
 	HFS_TRY(t->io->fstat(t->io->ctx, dir_fd, &dir));
 
 	for (size_t i = 0; i < cfg->n_apart; i++) {
+		if (cfg->is_source_away && cfg->apart[i] == cfg->source) /* might hang; its name was compared */
+			continue;
 		fd = open_dir(t, AT_FDCWD, cfg->apart[i], O_PATH);
 		if (fd == -ENOENT)
 			continue;
@@ -344,6 +346,7 @@ static int check_place(struct tier *t, const struct tier_config *cfg, const stru
 static int setup(struct tier *t, const struct tier_config *cfg, const struct why *why)
 {
 	struct stat st;
+	bool is_known;
 	int err;
 
 	if (cfg->n_apart > 0)
@@ -360,7 +363,12 @@ static int setup(struct tier *t, const struct tier_config *cfg, const struct why
 	HFS_TRY(check_marker(t, why, cfg->dir));
 	HFS_TRY(take_lock(t, why, cfg->dir));
 	HFS_TRY(set_aside_others(t));
-	return open_version(t);
+	HFS_TRY(open_version(t));
+	HFS_TRY(tier_origins_begin(t, cfg, &is_known));
+	if (!is_known)
+		return refuse(why, -ENOENT, "SOURCE %s is not there, and cache-dir %s has nothing of it: bring it back, or mount once while it is there",
+			      cfg->source, cfg->dir);
+	return 0;
 }
 
 int tier_setup(struct tier *t, const struct tier_config *cfg, char *text, size_t cap)

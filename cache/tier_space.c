@@ -68,7 +68,8 @@ void tier_space_measure(struct tier *t)
 	uint64_t base_bytes = blocks_of(t, t->fd_dir, NULL) + blocks_of(t, t->fd_version, NULL) +
 			      blocks_of(t, t->fd_files, NULL) + blocks_of(t, t->fd_packs, NULL) +
 			      blocks_of(t, t->fd_lock, NULL) + blocks_of(t, t->fd_dir, TIER_MARKER_NAME) +
-			      blocks_of(t, t->fd_version, "tier") + 2 * TIER_BLOCK; /* the probe's file, a directory that grows */
+			      blocks_of(t, t->fd_version, "tier") + blocks_of(t, t->fd_version, TIER_ORIGINS_NAME) +
+			      2 * TIER_BLOCK; /* the probe's file, a directory that grows */
 	int err = t->io->fstatvfs(t->io->ctx, t->fd_dir, &v);
 	uint64_t fs_bytes = (uint64_t)v.f_blocks * v.f_frsize;
 

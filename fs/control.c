@@ -27,6 +27,7 @@ static const struct {
 	{"README", CONTROL_README}, {"order", CONTROL_ORDER},	{"streams", CONTROL_STREAMS},
 	{"status", CONTROL_STATUS}, {"errors", CONTROL_ERRORS}, {"prefetch", CONTROL_PREFETCH},
 	{"wait", CONTROL_WAIT},	    {"record", CONTROL_RECORD}, {"metrics", CONTROL_METRICS},
+	{"verify", CONTROL_VERIFY},
 };
 #define N_ROOT_NAMES (sizeof(root_names) / sizeof(root_names[0]))
 
@@ -528,6 +529,9 @@ static int make_text(struct control_file *f)
 	case CONTROL_METRICS:
 		control_print_metrics(c, out);
 		break;
+	case CONTROL_VERIFY:
+		control_print_verify(c, out);
+		break;
 	case CONTROL_PREFETCH: {
 		enum sched_prefetch mode = engine_prefetch_get(c->h->engine);
 
@@ -724,6 +728,8 @@ void control_write(struct control_file *f, const char *data, size_t len, struct 
 		control_wait_write(f, data, len, r);
 	else if (f->kind == CONTROL_PREFETCH)
 		control_req_end(c, r, write_prefetch(f, data, len, r->tid), NULL);
+	else if (f->kind == CONTROL_VERIFY)
+		control_req_end(c, r, control_write_verify(f, data, len, r->tid), NULL);
 	else
 		control_req_end(c, r, -EINVAL, NULL); /* errors: may only be truncated */
 }

@@ -241,6 +241,10 @@ void control_print_readme(struct control *c, FILE *out);
 void control_print_status(struct control *c, FILE *out);
 void control_print_metrics(struct control *c, FILE *out);
 
+/* control_verify.c */
+void control_print_verify(struct control *c, FILE *out);
+ssize_t control_write_verify(struct control_file *f, const char *data, size_t len, pid_t tid);
+
 /* control_wait.c */
 void control_wait_write(struct control_file *f, const char *data, size_t len, struct control_req *r);
 void control_wait_free(void *wait); /* what a request kept for the engine; NULL is fine */

@@ -51,6 +51,7 @@ static const char readme[] =
 	"  prefetch     on | off | pause          wait       write \"batch 17\", \"stream N batch 17\" or a path: "
 	"returns when in memory\n"
 	"  record       accesses as they happen   metrics    Prometheus text\n"
+	"  verify       write start or stop: check all that the disk tier has, drop what is bad; read: how far it is\n"
 	"Reading order or streams/N gives what is still to be read.\n"
 	"\n"
 	"A bad line fails the write: EINVAL not understood, ENOENT no such file (the first 16 are checked at once, "
@@ -201,6 +202,30 @@ static void print_figures(struct control *c, const struct figures *f, FILE *out)
 		f->n_streams, sc->pending_entries, sc->missing_entries, sc->bound_s, sc->bound_bytes);
 }
 
+/* What readers needed came from the origin or from the disk once, and the rest from slots where it still was. What the kernel's page
+ * cache answers is not seen here. */
+static void print_tier(struct control *c, const struct figures *f, FILE *out)
+{
+	static const char *const keys[TIER_CAUSE_N] = {"", "io_error", "no_space", "quota", "read_only", "hang", "gone"};
+	const struct tier_stats *t = &f->tier;
+	uint64_t disk = t->hit_bytes, origin = f->cache.origin_bytes, needed = f->sched.needed_bytes;
+	uint64_t slots = needed > disk + origin ? needed - disk - origin : 0;
+	double one = slots + disk + origin > 0 ? 1.0 / (double)(slots + disk + origin) : 0;
+
+	fprintf(out, "share_slots %.4f\nshare_disk %.4f\nshare_origin %.4f\n", (double)slots * one, (double)disk * one,
+		(double)origin * one);
+	if (!engine_tier(c->h->engine))
+		return;
+	fprintf(out, "tier_cause %s\ntier_size_bytes " U64 "tier_files_big " U64 "tier_files_small " U64 "tier_chunks " U64
+		"tier_index_bytes " U64, tier_cause_name(t->cause), t->size_bytes, t->files_big, t->files_small, t->chunks, t->index_bytes);
+	fprintf(out, "tier_hits " U64 "tier_misses " U64 "tier_admitted_bytes " U64 "tier_skipped_queue " U64 "tier_skipped_full " U64
+		"tier_dropped " U64 "tier_culled_bytes " U64 "tier_read_timeouts " U64 "tier_unsynced_bytes " U64 "tier_queued %u\n",
+		t->hits, t->misses, t->admitted_bytes, t->skipped_queue, t->skipped_full, t->dropped, t->culled_bytes, t->read_timeouts,
+		t->unsynced_bytes, t->queued);
+	for (unsigned i = TIER_CAUSE_NONE + 1; i < TIER_CAUSE_N; i++)
+		fprintf(out, "tier_bypass_%s " U64 "tier_errors_%s " U64, keys[i], t->bypassed[i], keys[i], t->errors[i]);
+}
+
 static void print_more(struct control *c, const struct figures *f, FILE *out)
 {
 	static const char *const prefetch[] = {"on", "off", "pause"};
@@ -218,6 +243,7 @@ static void print_more(struct control *c, const struct figures *f, FILE *out)
 		(double)ca->oldest_fetch_ns / 1e9, ca->threads, ca->threads_busy, ca->fds, ca->files);
 	fprintf(out, "entry_bytes " U64 "origin_bytes_per_s %.0f\norigin_latency_s %.6f\nconcurrency %u\n",
 		sc->entry_bytes, sc->origin_bytes_per_s, sc->origin_latency_s, sc->concurrency);
+	print_tier(c, f, out);
 	fprintf(out, "control_lines " U64 "control_rejected " U64 "control_unchecked " U64, atomic_load(&c->lines),
 		atomic_load(&c->rejected), atomic_load(&c->unchecked));
 }

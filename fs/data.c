@@ -20,6 +20,7 @@
 #define SIGPND_KILL (1ull << 8) /* bit of SIGKILL (9) in SigPnd */
 #define WATCH_BATCH 64
 #define KEPT_NODE_SHARE 16384u /* immutable: forgotten nodes of about 256 B may take 1/64 of memory= */
+#define BOOK_END_MS 500u
 
 /* ---- requests ------------------------------------------------------------------- */
 
@@ -468,9 +469,11 @@ int data_view_create(struct hintfs *h, struct data_view **ret_v)
 	v->root_dev = origin_dev(h->origin);
 	hfs_mutex_init(&v->lock, HFS_RANK_SESSION);
 	hfs_cond_init(&v->wake);
-	rc = origin_stat(h->origin, "", false, &root);
+	rc = data_book_create(v);
+	if (!rc)
+		rc = data_root_attr(v, &root);
 	if (!rc) /* umount(8) asks for it first, and must get an answer whatever the origin does by then */
-		v->has_statfs = origin_statfs(h->origin, &v->statfs) == 0;
+		v->has_statfs = h->is_origin_later || origin_statfs(h->origin, &v->statfs) == 0;
 	if (!rc)
 		rc = node_table_create(&root, h->opts.is_immutable ? h->opts.memory_bytes / KEPT_NODE_SHARE : 0, &v->nodes);
 	if (!rc)
@@ -478,6 +481,7 @@ int data_view_create(struct hintfs *h, struct data_view **ret_v)
 	if (!rc)
 		rc = -pthread_create(&v->watch, NULL, watch_main, v);
 	if (rc) {
+		book_destroy(v->book);
 		dirsnap_table_destroy(v->snaps);
 		node_table_destroy(v->nodes, NULL);
 		hfs_cond_finish(&v->wake);
@@ -519,6 +523,8 @@ void data_stop(struct data_view *v)
 			data_req_unref(batch[i]);
 		}
 	} while (n > 0);
+	if (v->book)
+		book_stop(v->book, BOOK_END_MS);
 }
 
 bool data_drain(struct data_view *v, unsigned wait_ms)
@@ -545,6 +551,7 @@ void data_view_destroy(struct data_view *v)
 		data_release(v, v->handles, 0);
 	while (v->dirs)
 		data_releasedir(v, v->dirs);
+	book_destroy(v->book);
 	dirsnap_table_destroy(v->snaps);
 	node_table_destroy(v->nodes, engine_cache(v->h->engine));
 	while (v->pool) {

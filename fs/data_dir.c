@@ -66,16 +66,9 @@ void data_dir_unref(struct data_view *v, struct data_dir_handle *d)
 	free(d);
 }
 
-struct list_ctx {
-	struct data_view *v;
-	struct dirsnap *snap;
-	uint64_t dev; /* of the directory: entries of a plain directory are on it */
-	bool is_root;
-};
-
-static int list_one(void *arg, const char *name, size_t len, uint64_t ino, unsigned type)
+int data_list_one(void *arg, const char *name, size_t len, uint64_t ino, unsigned type)
 {
-	struct list_ctx *l = arg;
+	struct data_list *l = arg;
 
 	if (type != DT_REG && type != DT_DIR && type != DT_LNK && type != DT_UNKNOWN)
 		return 0;
@@ -91,22 +84,32 @@ static void job_opendir(void *arg)
 {
 	struct data_req *r = arg;
 	struct data_view *v = r->v;
-	struct list_ctx l = { .v = v, .is_root = r->node_id == NODE_ROOT_ID };
+	struct data_list l = { .v = v, .is_root = r->node_id == NODE_ROOT_ID };
 	struct origin_attr attr;
 	char *path = data_req_path(r);
-	int rc = path ? dirsnap_create(v->snaps, r->node_id, &l.snap) : -ENOMEM;
+	int rc = path ? 0 : -ENOMEM;
+
+	if (path && data_is_book_first(v) && data_book_answer(r, path)) {
+		free(path);
+		data_req_unref(r);
+		return;
+	}
+	if (rc == 0)
+		rc = dirsnap_create(v->snaps, r->node_id, &l.snap);
 
 	node_attr_get(v->nodes, r->node, &attr, NULL);
 	l.dev = attr.id.dev;
 	if (rc == 0)
-		rc = data_origin_list(r, path, list_one, &l);
+		rc = data_origin_list(r, path, data_list_one, &l);
 	if (rc == 0)
 		rc = dirsnap_publish(l.snap, hfs_now_ns());
 	if (rc == 0) {
+		data_note_list(v, path, r->node_id);
 		data_opendir_answer(r, l.snap);
 	} else {
 		dirsnap_put(l.snap);
-		data_answer(r, rc, NULL);
+		if (!path || !data_is_away(rc) || !data_book_answer(r, path))
+			data_answer(r, rc, NULL);
 	}
 	free(path);
 	data_job_done(r);
@@ -205,8 +208,10 @@ static void plus_stat(struct data_req *r, struct data_dirent *e)
 	struct origin_attr attr;
 	char *path = node_path(v->nodes, r->dir->node, e->name, strlen(e->name));
 
-	if (path && data_origin_stat(r, path, false, &attr) == 0 && data_is_shown(attr.mode))
+	if (path && data_origin_stat(r, path, false, &attr) == 0 && data_is_shown(attr.mode)) {
+		data_note(v, path, &attr, NULL);
 		n = node_bind(v->nodes, r->dir->node, e->name, strlen(e->name), &attr, hfs_now_ns(), true, &old);
+	}
 	free(path);
 	if (!n)
 		return; /* gone meanwhile, or no memory: a plain entry */
@@ -244,7 +249,9 @@ static void job_readdirplus(void *arg)
 	for (size_t i = 0; i < n && !atomic_load(&r->is_answered); i++) {
 		if (ents[i].cookie <= FIRST_COOKIE || plus_known(r, &ents[i], fresh_ns))
 			continue;
-		if (hfs_now_ns() - start_ns < PLUS_NS)
+		if (data_is_book_first(r->v))
+			(void)data_book_plus(r, &ents[i]);
+		else if (hfs_now_ns() - start_ns < PLUS_NS)
 			plus_stat(r, &ents[i]);
 	}
 	answer_dirents(r, ents, n);

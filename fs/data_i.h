@@ -9,6 +9,7 @@
 #include "cache/base/sync.h"
 #include "cache/base/time.h"
 #include "cache/cred.h"
+#include "fs/book.h"
 #include "fs/data.h"
 #include "fs/dirsnap.h"
 #include "fs/engine.h"
@@ -39,6 +40,7 @@ struct data_view {
 	struct hintfs *h;
 	struct node_table *nodes;
 	struct dirsnap_table *snaps;
+	struct book *book; /* NULL: not immutable, or no disk tier */
 	pthread_t watch;
 	double timeout_s; /* of entries and attributes */
 	uint64_t revalidate_ns;
@@ -84,6 +86,14 @@ struct data_dir_handle {
 	struct data_dir_handle *prev, *next;
 };
 
+/* A listing on its way into a snapshot. */
+struct data_list {
+	struct data_view *v;
+	struct dirsnap *snap;
+	uint64_t dev; /* of the directory: entries of a plain directory are on it */
+	bool is_root;
+};
+
 /* Claim and answer. False: somebody else had; res is then still the caller's to undo. */
 bool data_answer(struct data_req *r, int err, const struct data_result *res);
 /* List as parked, with a reference for the job, and run fn(r) on a metadata thread; fn ends with data_job_done(r). */
@@ -109,11 +119,34 @@ struct cred *data_caller(struct data_req *r); /* borrowed from r; NULL: as cred_
 void data_caller_bind(struct data_req *r, struct cache_file *f, bool is_checked, uint32_t mode);
 
 /* data_meta.c */
+void data_answer_node(struct data_req *r, struct node *n, const struct origin_attr *attr);
+void data_answer_attr(struct data_req *r);
 void data_lookup(struct data_req *r);
 void data_getattr(struct data_req *r);
 void data_readlink(struct data_req *r);
 void data_statfs(struct data_req *r);
 void data_xattr(struct data_req *r);
+/* data_book.c */
+int data_book_create(struct data_view *v);
+/* At the start: the root as the origin has it; or as the book does, if the origin is away. */
+int data_root_attr(struct data_view *v, struct origin_attr *ret);
+/* An error that says nothing of the file: the origin itself does not answer. */
+bool data_is_away(int err);
+/* The origin is late now, and there is a book: ask that first. */
+bool data_is_book_first(struct data_view *v);
+void data_note(struct data_view *v, const char *path, const struct origin_attr *attr, const char *link);
+void data_note_list(struct data_view *v, const char *path, uint64_t node_id);
+/* On a metadata thread; false: the book does not know, the request is not answered. path: of what is asked for. */
+bool data_book_answer(struct data_req *r, const char *path);
+/* From the watch thread: a metadata thread asks the book. */
+void data_book_park(struct data_req *r);
+/* The entry's attributes, counted for the kernel. */
+bool data_book_plus(struct data_req *r, struct data_dirent *e);
+
+/* data_kept.c */
+#define DATA_KEPT_NAME "user.hintfs.kept_bytes"
+bool data_kept(struct data_req *r);
+
 /* data_open.c */
 void data_open(struct data_req *r);
 /* Was an OPEN of this name answered ESTALE a moment ago? Then a LOOKUP must open it afresh. */
@@ -127,6 +160,7 @@ void data_stale_sweep(struct data_view *v, uint64_t now_ns, bool is_all);
 /* data_dir.c */
 void data_opendir(struct data_req *r);
 void data_readdir(struct data_req *r);
+int data_list_one(void *list, const char *name, size_t len, uint64_t ino, unsigned type); /* of a struct data_list */
 bool data_opendir_answer(struct data_req *r, struct dirsnap *s);
 void data_dir_unref(struct data_view *v, struct data_dir_handle *d);
 void data_readdir_known(struct data_req *r);

@@ -46,7 +46,7 @@ static void answer_negative(struct data_req *r)
 }
 
 /* Answer with a node that was counted for the kernel; take the count back if the answer came too late. */
-static void answer_node(struct data_req *r, struct node *n, const struct origin_attr *attr)
+void data_answer_node(struct data_req *r, struct node *n, const struct origin_attr *attr)
 {
 	struct data_view *v = r->v;
 	struct data_result res = { 0 };
@@ -121,11 +121,17 @@ static void job_lookup(void *arg)
 
 	if (!path)
 		goto fail;
+	if (data_is_book_first(v) && !data_stale_expected(v, r->node_id, r->name_own) && data_book_answer(r, path)) {
+		free(path);
+		data_req_unref(r); /* the origin is no less late for that */
+		return;
+	}
 	rc = ask_origin(r, path, &attr, &fd, &came_ns);
 	if (rc == 0 && !data_is_shown(attr.mode))
 		rc = -ENOENT;
 	if (rc < 0)
 		goto fail;
+	data_note(v, path, &attr, NULL);
 	n = node_bind(v->nodes, r->node, r->name_own, strlen(r->name_own), &attr, hfs_now_ns(), true, &old);
 	if (!n) {
 		rc = -ENOMEM;
@@ -135,7 +141,7 @@ static void job_lookup(void *arg)
 	if (fd >= 0)
 		keep_generation(r, n, path, fd, came_ns);
 	fd = -1;
-	answer_node(r, n, &attr);
+	data_answer_node(r, n, &attr);
 	node_put(v->nodes, n);
 	goto out;
 fail:
@@ -147,7 +153,7 @@ fail:
 			data_superseded(v, n);
 		}
 		answer_negative(r);
-	} else {
+	} else if (!path || !data_is_away(rc) || !data_book_answer(r, path)) {
 		data_answer(r, rc, NULL);
 	}
 out:
@@ -168,7 +174,7 @@ static bool lookup_from_memory(struct data_req *r)
 	if (n) {
 		node_attr_get(v->nodes, n, &attr, &at_ns);
 		if (now_ns - at_ns < v->revalidate_ns) {
-			answer_node(r, n, &attr);
+			data_answer_node(r, n, &attr);
 			node_put(v->nodes, n);
 			return true;
 		}
@@ -179,6 +185,8 @@ static bool lookup_from_memory(struct data_req *r)
 	if (!path)
 		return false;
 	bool is_known = engine_attr_get(v->h->engine, path, hfs_sub_floor_u64(now_ns, v->revalidate_ns), &attr, &at_ns);
+	if (is_known)
+		data_note(v, path, &attr, NULL);
 	free(path);
 	if (!is_known)
 		return false;
@@ -186,7 +194,7 @@ static bool lookup_from_memory(struct data_req *r)
 	if (!n)
 		return false;
 	data_superseded(v, old);
-	answer_node(r, n, &attr);
+	data_answer_node(r, n, &attr);
 	node_put(v->nodes, n);
 	return true;
 }
@@ -216,7 +224,7 @@ void data_lookup(struct data_req *r)
 
 /* ---- GETATTR ---------------------------------------------------------------------------- */
 
-static void answer_attr(struct data_req *r)
+void data_answer_attr(struct data_req *r)
 {
 	struct data_result res = { 0 };
 	struct origin_attr attr;
@@ -241,11 +249,15 @@ static void job_getattr(void *arg)
 		node_supersede(v->nodes, r->node);
 		rc = -ESTALE;
 	}
-	if (rc < 0) {
+	if (rc < 0 && v->book && data_is_away(rc)) {
+		data_answer_attr(r);
+	} else if (rc < 0) {
 		data_answer(r, rc == -ENOENT ? -ESTALE : rc, NULL);
 	} else {
+		if (path)
+			data_note(v, path, &attr, NULL);
 		node_attr_set(v->nodes, r->node, &attr, hfs_now_ns());
-		answer_attr(r);
+		data_answer_attr(r);
 	}
 	free(path);
 	data_job_done(r);
@@ -265,7 +277,7 @@ void data_getattr(struct data_req *r)
 	}
 	node_attr_get(v->nodes, r->node, &attr, &at_ns);
 	if (!S_ISDIR(attr.mode) || (at_ns && hfs_now_ns() - at_ns < v->revalidate_ns))
-		answer_attr(r); /* a generation never changes */
+		data_answer_attr(r); /* a generation never changes */
 	else
 		data_park_meta(r, job_getattr);
 }
@@ -278,13 +290,22 @@ static void job_readlink(void *arg)
 	char buf[PATH_MAX + 1];
 	struct data_result res = { .bytes = buf };
 	char *path = data_req_path(r);
-	ssize_t n = path ? data_origin_readlink(r, path, buf, PATH_MAX) : -ENOMEM;
+	ssize_t n = path ? -EIO : -ENOMEM;
 
+	if (path && data_is_book_first(r->v) && data_book_answer(r, path)) {
+		free(path);
+		data_req_unref(r);
+		return;
+	}
+	if (path)
+		n = data_origin_readlink(r, path, buf, PATH_MAX);
 	if (n >= 0) {
 		buf[n] = '\0';
 		res.bytes_len = (size_t)n;
+		data_note(r->v, path, &r->node->attr, buf);
 	}
-	data_answer(r, n < 0 ? (int)n : 0, &res);
+	if (!path || !data_is_away((int)n) || !data_book_answer(r, path))
+		data_answer(r, n < 0 ? (int)n : 0, &res);
 	free(path);
 	data_job_done(r);
 }
@@ -301,6 +322,19 @@ void data_readlink(struct data_req *r)
 	data_park_meta(r, job_readlink);
 }
 
+/* The last one that was seen. */
+static bool late_statfs(struct data_req *r)
+{
+	struct data_result res = { 0 };
+	bool has;
+
+	hfs_mutex_lock(&r->v->lock);
+	has = r->v->has_statfs;
+	res.statfs = r->v->statfs;
+	hfs_mutex_unlock(&r->v->lock);
+	return has && data_answer(r, 0, &res);
+}
+
 static void job_statfs(void *arg)
 {
 	struct data_req *r = arg;
@@ -314,7 +348,8 @@ static void job_statfs(void *arg)
 		v->has_statfs = true;
 		hfs_mutex_unlock(&v->lock);
 	}
-	data_answer(r, rc, &res);
+	if (!data_is_away(rc) || !late_statfs(r))
+		data_answer(r, rc, &res);
 	data_job_done(r);
 }
 
@@ -348,6 +383,8 @@ static void job_xattr(void *arg)
 
 void data_xattr(struct data_req *r)
 {
+	if (r->node_id != DATA_CTL_ID && data_kept(r))
+		return;
 	if (r->node_id == DATA_CTL_ID || (r->op == DATA_GETXATTR && strncmp(r->name, "user.", 5))) {
 		data_answer(r, -ENOTSUP, NULL);
 		return;
@@ -375,21 +412,9 @@ static bool late_lookup(struct data_req *r)
 	if (!n)
 		return false;
 	node_attr_get(v->nodes, n, &attr, NULL);
-	answer_node(r, n, &attr);
+	data_answer_node(r, n, &attr);
 	node_put(v->nodes, n);
 	return true;
-}
-
-static bool late_statfs(struct data_req *r)
-{
-	struct data_result res = { 0 };
-	bool has;
-
-	hfs_mutex_lock(&r->v->lock);
-	has = r->v->has_statfs;
-	res.statfs = r->v->statfs;
-	hfs_mutex_unlock(&r->v->lock);
-	return has && data_answer(r, 0, &res);
 }
 
 static bool late_opendir(struct data_req *r)
@@ -403,14 +428,24 @@ bool data_answer_late(struct data_req *r)
 {
 	switch (r->op) {
 	case DATA_LOOKUP:
-		return late_lookup(r);
+		if (late_lookup(r))
+			return true;
+		if (!data_stale_expected(r->v, r->node_id, r->name_own))
+			data_book_park(r);
+		return false;
+	case DATA_READLINK:
+		data_book_park(r);
+		return false;
 	case DATA_GETATTR:
-		answer_attr(r);
+		data_answer_attr(r);
 		return true;
 	case DATA_STATFS:
 		return late_statfs(r);
 	case DATA_OPENDIR:
-		return late_opendir(r);
+		if (late_opendir(r))
+			return true;
+		data_book_park(r);
+		return false;
 	case DATA_READDIR:
 		data_readdir_known(r);
 		return true;

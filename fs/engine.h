@@ -92,6 +92,8 @@ void engine_stats(struct engine *e, struct cache_stats *ret_cache, struct sched_
 /* Pages that were given up because the scheduler did not know of them. */
 uint64_t engine_shed_pages(struct engine *e);
 
+/* NULL: there is none. */
+struct tier *engine_tier(struct engine *e);
 /* False: there is no disk tier. */
 bool engine_tier_stats(struct engine *e, struct tier_stats *ret);
 

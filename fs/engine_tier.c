@@ -41,7 +41,8 @@ static void tell(struct engine *e, enum event_kind kind, struct tier_news *news,
 
 static void on_admitted(void *ctx, uint64_t cookie, int err)
 {
-	tell(ctx, EV_TIER_ADMITTED, (struct tier_news *)(uintptr_t)cookie, err);
+	if (cookie != 0) /* else a note, which the scheduler knows nothing of */
+		tell(ctx, EV_TIER_ADMITTED, (struct tier_news *)(uintptr_t)cookie, err);
 }
 
 static void on_lost(void *ctx, const struct hfs_identity *id, uint64_t chunk_no)
@@ -225,6 +226,11 @@ int tier_begin(struct engine *e)
 	HFS_TRY(tier_create(&cfg, &e->tier, e->cfg.tier_why, e->cfg.tier_why_cap));
 	e->cfg.cache.tier = e->tier;
 	return 0;
+}
+
+struct tier *engine_tier(struct engine *e)
+{
+	return e->tier;
 }
 
 bool engine_tier_stats(struct engine *e, struct tier_stats *ret)

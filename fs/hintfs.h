@@ -26,6 +26,7 @@ struct hintfs {
 	struct data_session *data;
 	struct control_session *ctl;
 	uint64_t started_ns;
+	bool is_origin_later; /* at the start it was away: const after create */
 	_Atomic bool is_stopping;
 	_Atomic uint64_t late_metadata, stale_opens; /* figures of `status` kept here */
 };

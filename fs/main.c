@@ -20,14 +20,13 @@
 #include "fs/life.h"
 #include "fs/mountinfo.h"
 #include "fs/opts.h"
+#include "fs/source.h"
 
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define STOP_MS	      4000 /* of the 5 s that are promised */
@@ -173,42 +172,34 @@ static int run_on_meta(void *ctx, void (*fn)(void *arg), void *arg)
 	return meta_run(ctx, fn, arg);
 }
 
-struct disk {
-	struct tier_config cfg;
-	char dataset[2 * PATH_MAX + 128];
-	const char *apart[2];
-};
-
-/*
- * Whose data the tier keeps: what is mounted where SOURCE lies, and SOURCE. That goes by names which outlive a reboot; that a file
- * is still the same one is its identity's to say.
- */
-static int name_disk(const struct hfs_opts *o, struct disk *d)
+/* Is what lies at SOURCE now the dataset that the disk tier was made for? On whatever thread needs the origin. */
+static bool is_our_source(void *ctx)
 {
-	struct mountinfo *m = malloc(sizeof(*m));
-	struct stat st;
-	int r = m ? mountinfo_above(o->source, m) : -ENOMEM;
+	struct hintfs *h = ctx;
+	struct source *s = calloc(1, sizeof(*s));
+	bool is = s && h->engine && source_look(h->opts.source, false, s) == 0 &&
+		  tier_is_dataset(engine_tier(h->engine), s->dataset, s->dataset_bytes);
 
-	if (r == 0 && stat(o->source, &st) < 0)
-		r = -errno;
-	if (r == 0) {
-		int n = snprintf(d->dataset, sizeof(d->dataset), "%s\n%s\n%s\n%s", m->fstype, m->source, m->mountpoint, o->source);
+	free(s);
+	return is;
+}
 
-		d->apart[0] = o->source;
-		d->apart[1] = o->mountpoint;
-		d->cfg = (struct tier_config){
-			.dir = o->cache_dir,
-			.dataset = d->dataset,
-			.dataset_bytes = (size_t)n < sizeof(d->dataset) ? (size_t)n : sizeof(d->dataset) - 1,
-			.origin_dev = (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev),
-			.size_bytes = o->cache_size_bytes,
-			.free_pct = o->cache_free_pct,
-			.apart = d->apart,
-			.n_apart = 2,
-		};
-	}
-	free(m);
-	return r;
+static struct tier_config disk_config(const struct hintfs *h, const struct source *s, const char *const apart[2])
+{
+	const struct hfs_opts *o = &h->opts;
+
+	return (struct tier_config){
+		.dir = o->cache_dir,
+		.dataset = s->dataset,
+		.dataset_bytes = s->dataset_bytes,
+		.source = o->is_immutable ? s->path : NULL,
+		.is_source_away = s->is_away,
+		.origin_dev = origin_dev(h->origin),
+		.size_bytes = o->cache_size_bytes,
+		.free_pct = o->cache_free_pct,
+		.apart = apart,
+		.n_apart = 2,
+	};
 }
 
 static int make_engine(struct hintfs *h, const struct tier_config *tier, char *why, size_t why_cap)
@@ -241,23 +232,56 @@ static int complain(int code, const char *what, int r, const char *cure)
 	return code;
 }
 
-static int up_engine(struct hintfs *h)
+static int up_engine(struct hintfs *h, const struct source *s)
 {
-	struct disk *d = h->opts.cache_dir ? calloc(1, sizeof(*d)) : NULL;
+	const char *const apart[2] = {s->path, h->opts.mountpoint};
+	struct tier_config disk = disk_config(h, s, apart);
 	char why[1024] = "";
-	int r = 0, code = HFS_EXIT_OK;
+	int r = make_engine(h, h->opts.cache_dir ? &disk : NULL, why, sizeof(why));
 
-	if (h->opts.cache_dir && (r = d ? name_disk(&h->opts, d) : -ENOMEM) < 0)
-		code = complain(HFS_EXIT_SYSTEM, h->opts.source, r, "it can't be found out what is mounted there; is /proc mounted?");
-	if (r == 0 && (r = make_engine(h, d ? &d->cfg : NULL, why, sizeof(why))) < 0) {
-		code = HFS_EXIT_SYSTEM;
-		if (why[0])
-			hfs_log(HFS_LOG_ERROR, "%s", why);
-		else
-			complain(code, "slot pool and engine", r, "a smaller memory= may help");
-	}
-	free(d);
-	return code;
+	if (r == 0)
+		return HFS_EXIT_OK;
+	if (!why[0])
+		return complain(HFS_EXIT_SYSTEM, "slot pool and engine", r, "a smaller memory= may help");
+	hfs_log(HFS_LOG_ERROR, "%s", why);
+	return HFS_EXIT_SYSTEM;
+}
+
+/* The origin, unless an immutable dataset of which the disk tier may have enough is not there: then when it comes. */
+static int up_origin(struct hintfs *h, struct source *s)
+{
+	const struct hfs_opts *o = &h->opts;
+	int r = 0;
+
+	s->path = o->source;
+	if (o->cache_dir)
+		r = source_look(o->source, o->is_immutable, s);
+	if (r < 0)
+		return complain(HFS_EXIT_SYSTEM, o->source, r, "it can't be found out what is mounted there; is /proc mounted?");
+	h->is_origin_later = s->is_away;
+	if (s->is_away)
+		r = origin_create_later(o->source, h->io, is_our_source, h, &h->origin);
+	else
+		r = origin_create(o->source, h->io, &h->origin);
+	return r < 0 ? complain(HFS_EXIT_SYSTEM, o->source, r, "SOURCE can't be opened; is it reachable, may you enter it?") : HFS_EXIT_OK;
+}
+
+static int up_storage(struct hintfs *h)
+{
+	struct source *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return complain(HFS_EXIT_SYSTEM, h->opts.source, -ENOMEM, "free some memory");
+	r = up_origin(h, s);
+	if (r == 0 && (r = meta_create(&h->meta)) < 0)
+		r = complain(HFS_EXIT_SYSTEM, "metadata threads", r, "is there a limit on threads (ulimit -u)?");
+	if (r == 0)
+		r = up_engine(h, s);
+	if (r == 0 && s->is_away)
+		hfs_log(HFS_LOG_WARNING, "%s: not there, or empty: what the disk cache has of it is served until it comes", s->path);
+	free(s);
+	return r;
 }
 
 static void drop_lock(struct run *run)
@@ -272,11 +296,7 @@ static int up(struct run *run)
 	struct hintfs *h = &run->h;
 	int r;
 
-	if ((r = origin_create(h->opts.source, h->io, &h->origin)) < 0)
-		return complain(HFS_EXIT_SYSTEM, h->opts.source, r, "SOURCE can't be opened; is it reachable, may you enter it?");
-	if ((r = meta_create(&h->meta)) < 0)
-		return complain(HFS_EXIT_SYSTEM, "metadata threads", r, "is there a limit on threads (ulimit -u)?");
-	if ((r = up_engine(h)) != 0)
+	if ((r = up_storage(h)) != 0)
 		return r;
 	if ((r = data_session_create(h, &h->data)) < 0)
 		return complain(HFS_EXIT_MOUNT, h->opts.mountpoint, r, "not mounted");

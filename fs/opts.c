@@ -534,7 +534,10 @@ static int take_paths(struct parse *p, int n, char **words)
 	paths = calloc(1, sizeof(*paths));
 	if (!paths)
 		return refuse(p, "out of memory");
-	paths_resolve(words[0], words[1], paths);
+	if (p->o->is_immutable && p->o->cache_dir) /* what the disk tier has of it can be served without */
+		paths_resolve_away(words[0], words[1], paths);
+	else
+		paths_resolve(words[0], words[1], paths);
 	if (paths->problem != PATHS_OK) {
 		r = refuse_paths(p, paths, words[0], words[1]);
 	} else {

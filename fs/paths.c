@@ -16,9 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Longer than an NFS client's automounter or a server's fail-over of the good kind; shorter than a boot's patience. */
 #define RESOLVE_TIMEOUT_MS 20000
+#define AWAY_TIMEOUT_MS 5000 /* where the mount can do without it */
 
 struct question {
 	const char *source, *mountpoint;
@@ -106,17 +108,57 @@ static void ask(const void *arg, void *answer)
 	p->problem = relation(p, &source, r == 1 ? NULL : &mountpoint);
 }
 
-void paths_resolve(const char *source, const char *mountpoint, struct paths *ret)
+static void resolve_within(void (*fn)(const void *arg, void *answer), const char *source, const char *mountpoint,
+			   unsigned timeout_ms, struct paths *ret)
 {
 	struct question q = { .source = source, .mountpoint = mountpoint };
 	char say[2 * PATH_MAX + 64];
 	int r;
 
 	snprintf(say, sizeof(say), "hintfs: waiting for SOURCE %s (or MOUNTPOINT %s) to answer", source, mountpoint);
-	r = bounded_run(ask, &q, ret, sizeof(*ret), RESOLVE_TIMEOUT_MS, say);
+	r = bounded_run(fn, &q, ret, sizeof(*ret), timeout_ms, say);
 	if (r < 0) {
 		ret->problem = PATHS_TIMEOUT;
 		ret->err = r;
+	}
+}
+
+void paths_resolve(const char *source, const char *mountpoint, struct paths *ret)
+{
+	resolve_within(ask, source, mountpoint, RESOLVE_TIMEOUT_MS, ret);
+}
+
+static int append_tail(char *to, const char *tail);
+
+static void ask_away(const void *arg, void *answer)
+{
+	const struct question *q = arg;
+	struct paths *p = answer;
+	struct stat mountpoint;
+	int r = 0;
+
+	if (q->source[0] != '/' && !getcwd(p->source, sizeof(p->source)))
+		r = -errno;
+	if (r == 0)
+		r = append_tail(p->source, q->source);
+	p->problem = r < 0 ? PATHS_SOURCE : PATHS_OK;
+	if (r == 0 && (r = resolve_one(q->mountpoint, p->mountpoint, &mountpoint, true)) < 0)
+		p->problem = r == -ENOTDIR ? PATHS_MOUNTPOINT_NOT_DIR : PATHS_MOUNTPOINT;
+	p->err = r < 0 ? r : 0;
+	if (p->problem == PATHS_OK && strcmp(p->source, p->mountpoint) == 0)
+		p->problem = PATHS_SAME;
+	else if (p->problem == PATHS_OK && paths_is_below(p->source, p->mountpoint))
+		p->problem = PATHS_SOURCE_BELOW;
+	else if (p->problem == PATHS_OK && paths_is_below(p->mountpoint, p->source))
+		p->problem = PATHS_MOUNTPOINT_BELOW;
+}
+
+void paths_resolve_away(const char *source, const char *mountpoint, struct paths *ret)
+{
+	resolve_within(ask, source, mountpoint, AWAY_TIMEOUT_MS, ret);
+	if (ret->problem == PATHS_TIMEOUT || (ret->problem == PATHS_SOURCE && ret->err != -EACCES)) {
+		memset(ret, 0, sizeof(*ret));
+		resolve_within(ask_away, source, mountpoint, RESOLVE_TIMEOUT_MS, ret);
 	}
 }
 

@@ -31,6 +31,8 @@ struct paths {
 };
 
 void paths_resolve(const char *source, const char *mountpoint, struct paths *ret);
+/* The same for a SOURCE that need not be there: when it does not exist or does not answer, its path is taken as it is written. */
+void paths_resolve_away(const char *source, const char *mountpoint, struct paths *ret);
 /* path == dir, or path lies below dir; both absolute and normalised. */
 bool paths_is_below(const char *path, const char *dir);
 /*

@@ -13,13 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WORDS_MAX 256
 #define EPOCHS_MAX 1000000u
 
 struct args {
 	bool is_json, is_check, is_append, is_lazy, is_one_epoch, wants_help;
 	uint64_t epochs; /* 0: not given */
-	const char *stream, *output;
-	const char *words[4];
+	const char *stream, *output, *order;
+	const char *words[WORDS_MAX];
 	int n_words;
 };
 
@@ -84,6 +85,24 @@ static int run_umount(const struct mounts *m, const struct args *a)
 	return row ? verb_umount(row, a->is_lazy) : EXIT_FAILED;
 }
 
+static int run_verify(const struct mounts *m, const struct args *a)
+{
+	return verb_verify(m, a->n_words > 0 ? a->words[0] : NULL);
+}
+
+/* The first word is the mount, if it is one. */
+static int run_warm(const struct mounts *m, const struct args *a)
+{
+	const struct mount_row *row = NULL;
+	int first = 0;
+
+	for (size_t i = 0; a->n_words > 0 && i < m->n; i++)
+		if (strcmp(m->rows[i].mountpoint, a->words[0]) == 0)
+			first = 1;
+	row = mounts_find(m, first ? a->words[0] : NULL);
+	return row ? verb_warm(row, a->order, a->words + first, a->n_words - first) : EXIT_FAILED;
+}
+
 static const struct verb verbs[] = {
 	{"list", "list", "all hintfs mounts that this process sees", 0, run_list, NULL},
 	{"status", "status [MOUNTPOINT] [--json]", "what is going on: origin, prefetch, memory, streams", 1, run_status,
@@ -97,9 +116,11 @@ static const struct verb verbs[] = {
 	 run_record, NULL},
 	{"umount", "umount [MOUNTPOINT] [--lazy]", "unmount; if it is busy, say who keeps it so", 1, run_umount, NULL},
 	{"top", NULL, NULL, 0, NULL, "until then: watch hintctl status"},
-	{"warm", NULL, NULL, 0, NULL,
-	 "until then: find MOUNTPOINT -type f | hintctl order - , or cat the files to /dev/null"},
-	{"verify", NULL, NULL, 0, NULL, "it checks the disk tier, which this version has not"},
+	{"warm", "warm [MOUNTPOINT] [PATH ...] [--order FILE|-]",
+	 "fill the disk tier: with all files, those below the paths, or those of an order; goes on where it was interrupted", WORDS_MAX,
+	 run_warm, NULL},
+	{"verify", "verify [MOUNTPOINT|CACHE-DIR]", "read and check all that a disk tier has; what is bad is dropped (exit status 3)", 1,
+	 run_verify, NULL},
 	{"doctor", NULL, NULL, 0, NULL, "until then: hintctl status, and the daemon's log"},
 };
 #define N_VERBS (sizeof(verbs) / sizeof(verbs[0]))
@@ -122,7 +143,7 @@ static void print_help(FILE *out)
 	      "  hintctl order --epochs 10 epoch.txt\n\n"
 	      "Environment: HINTFS_CTL is the directory of the control files where MOUNTPOINT/.ctl does not lead to "
 	      "them\n"
-	      "(a container). Exit status: 0 done, 1 failed, 2 usage.\n",
+	      "(a container). Exit status: 0 done, 1 failed, 2 usage, 3 verify: something was bad.\n",
 	      out);
 }
 
@@ -157,7 +178,7 @@ static int parse_args(int argc, char **argv, struct args *a)
 		{"lazy", no_argument, NULL, 'l'},    {"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'}, {"output", required_argument, NULL, 'o'},
 		{"epoch", no_argument, NULL, 'e'},   {"epochs", required_argument, NULL, 'k'},
-		{NULL, 0, NULL, 0},
+		{"order", required_argument, NULL, 'O'}, {NULL, 0, NULL, 0},
 	};
 	int opt;
 
@@ -174,6 +195,9 @@ static int parse_args(int argc, char **argv, struct args *a)
 			break;
 		case 's':
 			a->stream = optarg;
+			break;
+		case 'O':
+			a->order = optarg;
 			break;
 		case 'l':
 			a->is_lazy = true;
@@ -200,7 +224,7 @@ static int parse_args(int argc, char **argv, struct args *a)
 		}
 	}
 	for (; optind < argc; optind++) {
-		if (a->n_words == 4) {
+		if (a->n_words == WORDS_MAX) {
 			fprintf(stderr, "hintctl: too many arguments; hintctl --help shows what is possible\n");
 			return -EINVAL;
 		}

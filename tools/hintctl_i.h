@@ -11,6 +11,9 @@
  *   hintctl_check.c   order --check
  *   hintctl_umount.c  umount, and who keeps it busy
  *   hintctl_wait.c    a word when it takes long; who waits inside a mount
+ *   hintctl_verify.c  verify: of a mount by its daemon, of a cache directory by itself
+ *   hintctl_warm.c    warm: reads files until the disk tier has them
+ *   hintctl_bar.c     their progress bar
  *
  * A mount may hang or its daemon be stopped, so nothing here touches a path below a mountpoint but in a child with a
  * deadline (bounded_read) or where the user asked for just that (order, record).
@@ -26,6 +29,7 @@
 
 #define EXIT_FAILED 1
 #define EXIT_USAGE 2
+#define EXIT_BAD 3 /* verify: something was bad, and dropped */
 
 struct mount_row {
 	char *mountpoint, *source; /* owned */
@@ -63,6 +67,14 @@ void watch_progress(void);
 void watch_end(void);
 /* A thread of the process waits in a call with a path into the mount. */
 bool find_waiter(const struct mount_row *m, const char *pid, char target[2 * PATH_MAX]);
+struct bar {
+	double begun_s, drawn_s;
+	uint64_t first; /* done when it began */
+	bool is_tty;
+};
+void bar_begin(struct bar *b, uint64_t done);
+void bar_draw(struct bar *b, uint64_t done, uint64_t total, bool is_end);
+double bar_rate(const struct bar *b, uint64_t done); /* a second */
 
 int verb_list(const struct mounts *m);
 int verb_status(const struct mount_row *m, bool is_json);
@@ -74,6 +86,10 @@ int verb_record(const struct mount_row *m, const char *file, bool is_one_epoch);
 int epochs_make(int fd, const char *file, uint64_t epochs, char **ret_text, size_t *ret_len)
 	__attribute__((warn_unused_result));
 int verb_check(const struct mount_row *m, const char *file);
+/* arg: a mountpoint, a cache directory, or NULL. */
+int verb_verify(const struct mounts *m, const char *arg);
+/* order, n_paths 0: all of the mount. */
+int verb_warm(const struct mount_row *m, const char *order, const char *const *paths, int n_paths);
 int verb_umount(const struct mount_row *m, bool is_lazy);
 
 #endif

@@ -290,6 +290,33 @@ static void print_origin(const struct status *s)
 	       format_bytes(c, number_of(s, "prefetch_wasted_bytes")));
 }
 
+static void print_tier(const struct status *s)
+{
+	static const char *const causes[] = {"io_error", "no_space", "quota", "read_only", "hang", "gone"};
+	const char *cause = text_of(s, "tier_cause");
+	char a[32], b[32], c[32], key[64];
+
+	printf("  came from  memory %.1f %%, disk tier %.1f %%, origin %.1f %% (what the kernel's page cache answers is not seen)\n",
+	       100 * number_of(s, "share_slots"), 100 * number_of(s, "share_disk"), 100 * number_of(s, "share_origin"));
+	if (number_of(s, "tier_size_bytes") == 0) {
+		printf("  disk tier  none\n");
+		return;
+	}
+	printf("  disk tier  %s%s%s; %s of %s, %s inodes; %s served, %s bad\n", text_of(s, "tier_state"),
+	       strcmp(cause, "none") == 0 ? "" : " because of ", strcmp(cause, "none") == 0 ? "" : cause,
+	       format_bytes(a, number_of(s, "tier_bytes")), format_bytes(b, number_of(s, "tier_size_bytes")), text_of(s, "tier_inodes"),
+	       format_bytes(c, number_of(s, "tier_hit_bytes")), text_of(s, "tier_bad"));
+	if (number_of(s, "tier_bypass") == 0)
+		return;
+	printf("             passed by %s times:", format_count(a, (uint64_t)number_of(s, "tier_bypass")));
+	for (size_t i = 0; i < sizeof(causes) / sizeof(causes[0]); i++) {
+		snprintf(key, sizeof(key), "tier_bypass_%s", causes[i]);
+		if (number_of(s, key) > 0)
+			printf(" %s %s", causes[i], format_count(a, (uint64_t)number_of(s, key)));
+	}
+	printf("\n");
+}
+
 static void print_memory(const struct status *s)
 {
 	char a[32], b[32], c[32], d[32], e[32];
@@ -299,7 +326,7 @@ static void print_memory(const struct status *s)
 	       format_count(b, (uint64_t)number_of(s, "slots_total")), format_bytes(c, number_of(s, "chunk_bytes")),
 	       text_of(s, "slots_pinned"), format_bytes(d, number_of(s, "inflight_bytes")),
 	       format_bytes(e, number_of(s, "rss_bytes")));
-	printf("  disk tier  %s\n", text_of(s, "tier_state"));
+	print_tier(s);
 	printf("  trouble    %s stale, %s late metadata\n", text_of(s, "stale"), text_of(s, "late_metadata"));
 	printf("  order      %s streams, %s entries pending, %s missing; %s lines taken, %s rejected%s\n",
 	       text_of(s, "streams"), format_count(a, (uint64_t)number_of(s, "pending_entries")),

@@ -37,7 +37,7 @@ def test_help_teaches_and_mistakes_are_met():
         assert f"hintctl {verb}" in text
     assert "HINTFS_CTL" in text
     assert ctl("status", "--help").ok().text.startswith("usage: hintctl status")
-    for args, said in ((["statsu"], b"did you mean status?"), (["warm"], b"not in this version"), (["--bogus"], b"--help"),
+    for args, said in ((["statsu"], b"did you mean status?"), (["doctor"], b"not in this version"), (["--bogus"], b"--help"),
                        (["status", "a", "b"], b"usage: hintctl status"), (["order"], b"FILE"), ([], b"usage")):
         result = ctl(*args)
         assert result.rc == 2 and said in result.err, (args, result.rc, result.err)

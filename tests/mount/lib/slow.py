@@ -133,6 +133,18 @@ class Slow:
         return {_unescape(r[0]): dict(zip(head[1:], map(int, r[1:]))) for r in rows}
 
     # ---- the end ----
+    def die(self):
+        """Killed, with its mount still there: every call in it fails with ENOTCONN."""
+        self._judged = True
+        os.killpg(self.pid, signal.SIGKILL)
+        self.proc.wait(10)
+
+    def go(self):
+        """Unmounted and ended, before the test is."""
+        self.finish()
+        self.free()
+        self.proc = None
+
     def finish(self):
         if self._judged:
             return

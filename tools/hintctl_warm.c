@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tools/hintctl_warm.c - warm: fill the disk tier with files, so that later runs need the origin no more.
+ *
+ *   list (walk, or an order) --> pass: read what is not kept wholly --> look again --> pass ... --> all kept, or nothing moves any more
+ *
+ * Files are read through the mount; what the daemon keeps of each is asked by an extended attribute (fs/data_kept.c), so it goes on
+ * where an earlier one ended, and what the tier's queue had no room for is read again. Pages that a pass left in the kernel's
+ * cache are dropped, as a read from there would not reach the daemon.
+ */
+#include "tools/hintctl_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#define READERS 4
+#define PIECE_BYTES (1u << 20)
+#define KEPT_NAME "user.hintfs.kept_bytes"
+#define PASSES_IDLE_MAX 3 /* without a byte more, one second apart */
+#define EXIT_INTERRUPTED 130
+
+struct target {
+	char *path; /* owned; absolute */
+	uint64_t size, kept;
+	bool is_bad; /* said so already */
+};
+
+struct warm {
+	const struct mount_row *row;
+	struct target *targets; /* owned */
+	size_t n, cap;
+	uint64_t total, n_failed;
+	struct bar bar;
+	_Atomic size_t next;
+	_Atomic uint64_t kept; /* as last asked, of all */
+	_Atomic uint64_t n_errors;
+};
+
+static volatile sig_atomic_t is_interrupted;
+
+static void on_signal(int signo)
+{
+	(void)signo;
+	is_interrupted = 1;
+}
+
+/* ---- the list ---- */
+
+static int add(struct warm *w, const char *path, uint64_t size)
+{
+	if (w->n == w->cap) {
+		size_t cap = w->cap ? w->cap * 2 : 256;
+		struct target *t = reallocarray(w->targets, cap, sizeof(*t));
+
+		if (!t)
+			return -ENOMEM;
+		w->targets = t;
+		w->cap = cap;
+	}
+	w->targets[w->n] = (struct target){.path = strdup(path), .size = size};
+	if (!w->targets[w->n].path)
+		return -ENOMEM;
+	w->n++;
+	w->total += size;
+	return 0;
+}
+
+static void complain(struct warm *w, const char *path, int err)
+{
+	w->n_failed++;
+	fprintf(stderr, "hintctl: %s: %s\n", path, strerror(err));
+}
+
+static int add_tree(struct warm *w, const char *path)
+{
+	char *const roots[] = {(char *)(uintptr_t)path, NULL};
+	FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, NULL);
+	FTSENT *e;
+	int err = tree ? 0 : -errno;
+
+	while (err == 0 && !is_interrupted && (e = fts_read(tree))) {
+		if (e->fts_info == FTS_F)
+			err = add(w, e->fts_path, (uint64_t)e->fts_statp->st_size);
+		else if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
+			complain(w, e->fts_path, e->fts_errno);
+	}
+	if (tree)
+		fts_close(tree);
+	return err;
+}
+
+/* As it is in an order or on the command line: below the mount, or absolute. */
+static int add_word(struct warm *w, const char *word)
+{
+	char *path = NULL;
+	int err;
+
+	if (word[0] == '/')
+		return add_tree(w, word);
+	if (asprintf(&path, "%s/%s", w->row->mountpoint, word) < 0)
+		return -ENOMEM;
+	err = add_tree(w, path);
+	free(path);
+	return err;
+}
+
+/* The names of an order, each once in a row; marks and comments left out. */
+static int add_order(struct warm *w, const char *file)
+{
+	FILE *in = strcmp(file, "-") == 0 ? stdin : fopen(file, "re");
+	char *line = NULL, *last = NULL;
+	size_t cap = 0;
+	int err = 0;
+
+	if (!in)
+		return -errno;
+	while (err == 0 && !is_interrupted && getline(&line, &cap, in) > 0) {
+		line[strcspn(line, "\t\n")] = '\0';
+		if (line[0] == '\0' || line[0] == '#' || line[0] == '@' || (last && strcmp(line, last) == 0))
+			continue;
+		free(last);
+		last = strdup(line);
+		err = last ? add_word(w, line) : -ENOMEM;
+	}
+	free(line);
+	free(last);
+	if (in != stdin)
+		fclose(in);
+	return err;
+}
+
+static int by_path(const void *a, const void *b)
+{
+	return strcmp(((const struct target *)a)->path, ((const struct target *)b)->path);
+}
+
+/* An order names a file many times. */
+static void remove_twins(struct warm *w)
+{
+	size_t to = 0;
+
+	if (w->n == 0)
+		return;
+	qsort(w->targets, w->n, sizeof(*w->targets), by_path);
+	for (size_t i = 1; i < w->n; i++) {
+		if (strcmp(w->targets[i].path, w->targets[to].path) == 0) {
+			w->total -= w->targets[i].size;
+			free(w->targets[i].path);
+		} else {
+			w->targets[++to] = w->targets[i];
+		}
+	}
+	w->n = to + 1;
+}
+
+/* ---- a pass ---- */
+
+static int kept_of(const char *path, uint64_t *ret)
+{
+	char text[32] = {0};
+
+	if (getxattr(path, KEPT_NAME, text, sizeof(text) - 1) < 0)
+		return -errno;
+	*ret = strtoull(text, NULL, 10);
+	return 0;
+}
+
+static int read_whole(struct warm *w, const struct target *t, char *buf)
+{
+	int fd = open(t->path, O_RDONLY | O_CLOEXEC), err = fd < 0 ? -errno : 0;
+	uint64_t off = 0;
+	ssize_t n = 1;
+
+	(void)w;
+	if (fd < 0)
+		return err;
+	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	while (n > 0 && !is_interrupted) {
+		n = pread(fd, buf, PIECE_BYTES, (off_t)off);
+		if (n < 0)
+			err = -errno;
+		off += n > 0 ? (uint64_t)n : 0;
+	}
+	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+	return err;
+}
+
+static void warm_one(struct warm *w, struct target *t, char *buf)
+{
+	uint64_t kept = t->kept;
+	int err = kept_of(t->path, &kept);
+
+	if (err == 0 && kept < t->size) {
+		err = read_whole(w, t, buf);
+		if (err == 0)
+			err = kept_of(t->path, &kept);
+	}
+	if (err < 0 && !t->is_bad && !is_interrupted) {
+		fprintf(stderr, "%shintctl: %s: %s\n", w->bar.is_tty ? "\r" : "", t->path, strerror(-err));
+		t->is_bad = true;
+		atomic_fetch_add(&w->n_errors, 1);
+	}
+	atomic_fetch_add(&w->kept, kept - t->kept); /* may be less than before: modulo 2^64 */
+	t->kept = kept;
+}
+
+static void *reader(void *arg)
+{
+	struct warm *w = arg;
+	char *buf = malloc(PIECE_BYTES);
+	size_t i;
+
+	while (buf && !is_interrupted && (i = atomic_fetch_add(&w->next, 1)) < w->n)
+		if (w->targets[i].kept < w->targets[i].size && !w->targets[i].is_bad)
+			warm_one(w, &w->targets[i], buf);
+	free(buf);
+	return NULL;
+}
+
+/* The readers know when they are done; this thread only draws. */
+static void pass(struct warm *w)
+{
+	pthread_t threads[READERS];
+	unsigned n = 0;
+
+	atomic_store(&w->next, 0);
+	while (n < READERS && pthread_create(&threads[n], NULL, reader, w) == 0)
+		n++;
+	while (n > 0 && !is_interrupted && atomic_load(&w->next) < w->n) {
+		bar_draw(&w->bar, atomic_load(&w->kept), w->total, false);
+		(void)nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+	}
+	for (unsigned i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+	bar_draw(&w->bar, atomic_load(&w->kept), w->total, false);
+}
+
+static void ask_all(struct warm *w)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < w->n && !is_interrupted; i++) {
+		if (!w->targets[i].is_bad)
+			(void)kept_of(w->targets[i].path, &w->targets[i].kept);
+		sum += w->targets[i].kept;
+	}
+	atomic_store(&w->kept, sum);
+}
+
+static int run(struct warm *w)
+{
+	uint64_t before;
+	int n_idle = 0;
+
+	ask_all(w);
+	bar_begin(&w->bar, atomic_load(&w->kept));
+	while (!is_interrupted && atomic_load(&w->kept) < w->total && n_idle < PASSES_IDLE_MAX) {
+		before = atomic_load(&w->kept);
+		pass(w);
+		ask_all(w); /* what was queued when its file was asked */
+		n_idle = atomic_load(&w->kept) > before ? 0 : n_idle + 1;
+		if (n_idle > 0 && !is_interrupted)
+			(void)nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+	}
+	bar_draw(&w->bar, atomic_load(&w->kept), w->total, true);
+	return is_interrupted ? EXIT_INTERRUPTED
+	       : w->n_failed + atomic_load(&w->n_errors) > 0 || atomic_load(&w->kept) < w->total ? EXIT_FAILED
+												: EXIT_SUCCESS;
+}
+
+static void say_end(const struct warm *w, int rc)
+{
+	uint64_t kept = atomic_load(&w->kept), n_whole = 0;
+	char a[32], b[32], c[32], d[32], e[32];
+
+	for (size_t i = 0; i < w->n; i++)
+		n_whole += w->targets[i].kept >= w->targets[i].size;
+	printf("%s: %s of %s kept, %s of %s files wholly; %s/s%s\n", w->row->mountpoint, format_bytes(a, (double)kept),
+	       format_bytes(b, (double)w->total), format_count(c, n_whole), format_count(d, w->n),
+	       format_bytes(e, bar_rate(&w->bar, kept)),
+	       rc == EXIT_INTERRUPTED  ? "; interrupted: the same command goes on from here"
+	       : kept < w->total       ? "; the rest found no room: is cache-size large enough? (hintctl status)"
+				       : "");
+}
+
+int verb_warm(const struct mount_row *row, const char *order, const char *const *paths, int n_paths)
+{
+	struct sigaction act = {.sa_handler = on_signal};
+	struct warm w = {.row = row};
+	uint64_t kept;
+	int err = 0, rc = EXIT_FAILED;
+
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	if (order)
+		err = add_order(&w, order);
+	for (int i = 0; err == 0 && i < n_paths; i++)
+		err = add_word(&w, paths[i]);
+	if (err == 0 && !order && n_paths == 0)
+		err = add_tree(&w, row->mountpoint);
+	remove_twins(&w);
+	if (err < 0)
+		fprintf(stderr, "hintctl: %s: %s\n", order ? order : row->mountpoint, strerror(-err));
+	else if (w.n > 0 && kept_of(w.targets[0].path, &kept) < 0)
+		fprintf(stderr, "hintctl: %s: it has no disk tier (cache-dir=), or the path is not below it\n", row->mountpoint);
+	else
+		say_end(&w, rc = run(&w));
+	for (size_t i = 0; i < w.n; i++)
+		free(w.targets[i].path);
+	free(w.targets);
+	return rc;
+}

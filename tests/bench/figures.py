@@ -306,16 +306,46 @@ def wrong_order(b):
     b.row("  bytes / unhinted", median(byte) / median(plain_byte), "<= 2")
 
 
-def build_rival(b):
-    """libfuse's own passthrough_ll, from the sources of the subproject; None where they are not there."""
+def build_peer(b, source):
+    """A program against libfuse, from the sources of the subproject; None where they are not there."""
     fuse = os.path.join(ROOT, "subprojects", "fuse-3.17.2")
-    source, built = os.path.join(fuse, "example", "passthrough_ll.c"), os.path.join(BUILD, "subprojects", "fuse-3.17.2")
-    library, binary = os.path.join(built, "lib", "libfuse3.a"), b.path("passthrough_ll")
+    built = os.path.join(BUILD, "subprojects", "fuse-3.17.2")
+    source = os.path.join(ROOT, source)
+    library, binary = os.path.join(built, "lib", "libfuse3.a"), b.path(os.path.basename(source)[:-2])
     if not os.path.exists(source) or not os.path.exists(library):
         return None
     call(["cc", "-O2", "-w", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", f"-I{fuse}/include", f"-I{built}", f"-I{fuse}", source, library,
           "-o", binary, "-lpthread", "-ldl", "-lrt"])
     return binary
+
+
+def build_rival(b):
+    return build_peer(b, "subprojects/fuse-3.17.2/example/passthrough_ll.c")
+
+
+@contextlib.contextmanager
+def peer_mount(b, argv, read_ahead_kb=None):
+    """argv with the mount point for None."""
+    mnt = b.path("rival")
+    os.makedirs(mnt, exist_ok=True)
+    p = subprocess.Popen([mnt if a is None else str(a) for a in argv], start_new_session=True)
+    try:
+        while subprocess.run(["mountpoint", "-q", mnt]).returncode:
+            if p.poll() is not None:
+                raise SystemExit(f"figures: {argv[0]} did not come up")
+            time.sleep(0.01)
+        if read_ahead_kb:
+            dev = os.stat(mnt).st_dev
+            with open(f"/sys/class/bdi/{os.major(dev)}:{os.minor(dev)}/read_ahead_kb", "w") as f:
+                f.write(f"{read_ahead_kb}\n")
+        yield mnt
+    finally:
+        subprocess.run(["umount", mnt], check=False)
+        p.wait()
+
+
+def rival_argv(binary, source):
+    return [binary, "-f", "-o", f"source={source},cache=always", None]
 
 
 @figure
@@ -333,15 +363,9 @@ def page_cache_reread(b):
             b.read(m.path, listing)
             ours.append(b.read(m.path, listing)["wall_s"])
         if rival_bin:
-            mnt = b.path("rival")
-            os.makedirs(mnt, exist_ok=True)
-            p = subprocess.Popen([rival_bin, "-f", "-o", f"source={source},cache=always", mnt], start_new_session=True)
-            while subprocess.run(["mountpoint", "-q", mnt]).returncode:
-                time.sleep(0.01)
-            b.read(mnt, listing)
-            rival.append(b.read(mnt, listing)["wall_s"])
-            subprocess.run(["umount", mnt])
-            p.wait()
+            with peer_mount(b, rival_argv(rival_bin, source)) as mnt:
+                b.read(mnt, listing)
+                rival.append(b.read(mnt, listing)["wall_s"])
     if rival:
         b.row("re-read from the page cache: speed / passthrough_ll", median(rival) / median(ours), ">= 0.9")
     b.row("re-read from the page cache: speed / ext4", median(native) / median(ours), "printed")
@@ -349,20 +373,37 @@ def page_cache_reread(b):
 
 @figure
 def first_read_from_slots(b):
+    """All of it in slots, nothing in the mount's page cache. Its peers get requests as large: passthrough_ll, whose file is in ext4's
+    page cache, and a server that answers from its own memory, which is what the kernel allows."""
     source = b.data.shards(n=8)
-    listing = b.list_file(sorted(os.listdir(source)))
-    ours, native = [], []
+    names = sorted(os.listdir(source))
+    listing, data = b.list_file(names), b.list_file(["data"], "data-list")
+    total = 8 * 16 * MIB
+    times = {"hintfs": [], "native": [], "passthrough_ll": [], "memory_fs": []}
+    peers = {"passthrough_ll": build_rival(b), "memory_fs": build_peer(b, "tests/bench/memory_fs.c")}
     for _ in range(b.rounds + 2):
         b.read(source, listing)
-        native.append(b.read(source, listing)["wall_s"])
+        times["native"].append(b.read(source, listing)["wall_s"])
         with b.mount(source, memory="512M") as m:
             with open(m.order, "w") as o:
                 o.write(open(listing).read())
             with open(os.path.join(m.ctl, "wait"), "w") as w:
-                w.write(sorted(os.listdir(source))[-1] + "\n")
-            ours.append(b.read(m.path, listing)["wall_s"])
-    b.row("first read from slots: speed / native warm read", median(native) / median(ours), ">= 0.3",
-          f"{8 * 16 * MIB / median(ours) / 1e9:.2f} GB/s")
+                w.write(names[-1] + "\n")
+            times["hintfs"].append(b.read(m.path, listing)["wall_s"])
+        if peers["passthrough_ll"]:
+            b.read(source, listing)
+            with peer_mount(b, rival_argv(peers["passthrough_ll"], source), read_ahead_kb=1024) as mnt:
+                times["passthrough_ll"].append(b.read(mnt, listing)["wall_s"])
+        if peers["memory_fs"]:
+            with peer_mount(b, [peers["memory_fs"], None, total], read_ahead_kb=1024) as mnt:
+                times["memory_fs"].append(b.read(mnt, data)["wall_s"])
+    native = median(times["native"])
+    for kind, label, asked in (("hintfs", "first read from slots: speed / native warm read", ">= 0.3"),
+                               ("passthrough_ll", "  passthrough_ll's first read / native", "printed"),
+                               ("memory_fs", "  first read answered from a server's memory / native", "printed")):
+        if times[kind]:
+            b.row(label, native / median(times[kind]), asked,
+                  f"{total / median(times[kind]) / 1e9:.2f} GB/s, best {total / min(times[kind]) / 1e9:.2f}")
 
 
 @figure

@@ -160,11 +160,15 @@ bool sch_evict_room(struct sched *s, enum evict_for who, uint32_t position)
 /* Slots were taken away, or late fetches came back and want theirs: theirs are kept for them. */
 void sch_evict_excess(struct sched *s)
 {
+	uint32_t n = s->n_late ? s->give_up : 0;
+
+	s->give_up = 0;
 	s->shortage = sch_min32(s->shortage, s->n_late);
-	while (s->held + s->shortage > s->slots) {
+	while (n > 0 || s->held + s->shortage > s->slots) {
 		uint32_t fr = victim_pick(s, EVICT_FOR_DEMAND, SCH_NONE);
 
 		if (fr == SCH_NONE || !sch_evict_frame(s, fr))
 			break;
+		n -= n > 0;
 	}
 }

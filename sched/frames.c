@@ -213,10 +213,15 @@ void sch_fetch_remove(struct sched *s, uint32_t fe)
 	s->free_fetch = fe;
 }
 
+uint64_t sch_late_ns(const struct sched *s)
+{
+	return sch_max64(LATE_NS, (uint64_t)(20 * s->origin.latency_avg_ns));
+}
+
 /* Fetches that hang stop counting, so that they do not stop the others. */
 void sch_fetch_late(struct sched *s)
 {
-	uint64_t limit = sch_max64(LATE_NS, (uint64_t)(20 * s->origin.latency_avg_ns));
+	uint64_t limit = sch_late_ns(s);
 	uint32_t fe = s->flight.head;
 
 	while (fe != SCH_NONE && s->fetches[fe].issued_ns + limit <= s->now_ns) {

@@ -144,6 +144,9 @@ void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t l
 	}
 	r->min_ns = lat < r->min_ns ? lat : r->min_ns;
 	r->latency_ns = r->min_ns < r->min_before_ns ? r->min_ns : r->min_before_ns;
+	/* One that hung says little about the others: else nobody would be called late for a long time after. */
+	if (latency_ns > sch_late_ns(s))
+		lat = (double)sch_late_ns(s) / 10;
 	r->latency_avg_ns += (lat - r->latency_avg_ns) / 16;
 	r->latency_dev_ns += ((lat > r->latency_avg_ns ? lat - r->latency_avg_ns : r->latency_avg_ns - lat) - r->latency_dev_ns) / 16;
 	r->win_bytes += bytes;

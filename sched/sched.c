@@ -434,7 +434,12 @@ void sched_fetched(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t o
 void sched_shortage(struct sched *s, uint32_t n, uint64_t now_ns)
 {
 	sch_clock(s, now_ns);
-	s->shortage = sch_max32(s->shortage, sch_min32(n, s->slots)); /* a state, not a sum: it is said again */
+	/*
+	 * No slot is free: what the books do not hold, or hold for one of the n, late fetches hold. A state, not a sum: it is said
+	 * again. One slot stays for whoever is next, else nothing would ever show that late ones have gone.
+	 */
+	s->shortage = sch_max32(s->shortage, (uint32_t)sch_min64((uint64_t)s->slots + n - sch_min32(s->held, s->slots), s->slots - 1));
+	s->give_up = sch_min32(n, s->slots);
 }
 
 void sched_dropped(struct sched *s, uint32_t file, uint64_t chunk_no)

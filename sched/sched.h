@@ -150,8 +150,8 @@ void sched_close(struct sched *s, uint32_t file, uint64_t reader, uint64_t now_n
 /* Result of one FETCH action. err < 0: nothing became valid. issued_ns: when the request left. */
 void sched_fetched(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t off_bytes, uint32_t len_bytes, int err,
 		   uint64_t issued_ns, uint64_t now_ns);
-/* n fetches under way have data to come and no slot: give up that many pages (EVICTs follow). Happens when fetches that
- * had been late come back: a fetch outstanding for more than 200 ms (and 20 average latencies) is *late* and no longer counts against inflight_max
+/* n fetches under way have data to come, and no slot is free: give up that many pages (EVICTs follow), and take it that late
+ * fetches hold what nobody else does. Happens when fetches hang in their slots, or had been late and come back: a fetch outstanding for more than 200 ms (and 20 average latencies) is *late* and no longer counts against inflight_max
  * nor as holding a slot, so that a hung file cannot stop the others. */
 void sched_shortage(struct sched *s, uint32_t n, uint64_t now_ns);
 /* The cache dropped the page by itself (memory trouble): it is absent now. */

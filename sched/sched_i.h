@@ -369,7 +369,8 @@ struct sched {
 	uint32_t n_late, n_resolving, n_unfetching, tier_flight;
 	uint64_t flight_bytes;
 	bool has_partial; /* pages were fetched block by block */
-	uint32_t shortage; /* late fetches that have data to come and want a slot */
+	uint32_t shortage; /* slots that late fetches hold or want */
+	uint32_t give_up;  /* pages to go because fetches wait for slots that only late ones hold else */
 
 	uint32_t first_name; /* fetch.c: visits behind it wait for names */
 	uint32_t near[SCH_NEAR_MAX]; /* positions that readers in the middle of a file come to next, absent */
@@ -491,6 +492,7 @@ void sch_frame_free(struct sched *s, uint32_t fr);
 void sch_frame_list(struct sched *s, uint32_t fr, enum frame_list list);
 uint32_t sch_fetch_add(struct sched *s, uint32_t fr, uint32_t b0, uint32_t b1, bool is_demand);
 void sch_fetch_remove(struct sched *s, uint32_t fe);
+uint64_t sch_late_ns(const struct sched *s); /* a fetch outstanding for longer is late */
 void sch_fetch_late(struct sched *s);
 void sch_fetch_landed(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, int err, uint64_t issued_ns);
 

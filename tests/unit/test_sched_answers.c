@@ -121,3 +121,76 @@ Test(sched_answers, read_again)
 	cr_assert_eq(n_acts, 0);
 	sched_destroy(s);
 }
+
+/* ---- fetches that hang ------------------------------------------------------------------------- */
+
+static struct sched *four_slots(void)
+{
+	struct sched_config cfg = {
+		.chunk_bytes = MIB, .slots = 4, .inflight_max = 64, .inflight_bytes_max = 64 * MIB, .seed = 1};
+	struct sched *s;
+
+	cr_assert_eq(sched_create(&cfg, &s), 0);
+	cr_assert_eq(sched_file_add(s, 0, 8 * MIB), 0); /* hangs */
+	for (uint32_t f = 1; f < 40; f++)
+		cr_assert_eq(sched_file_add(s, f, MIB), 0);
+	return s;
+}
+
+/* Three chunks of a file hang in their slots, in time they are late. */
+static void hang(struct sched *s, uint64_t wait_ns)
+{
+	for (uint64_t c = 0; c < 3; c++)
+		sched_read(s, 0, 2 * c * MIB, 4096, 10 + c, true, now_ns);
+	step(s);
+	cr_assert(has(SCHED_FETCH, 0, true));
+	now_ns += wait_ns;
+	step(s);
+}
+
+/* One slot is left, and a page is in it: who waits next gets it, though the books count the late ones for nothing. */
+Test(sched_answers, the_last_slot_goes_to_who_waits)
+{
+	struct sched *s = four_slots();
+
+	hang(s, 300000000);
+	for (uint32_t f = 1; f < 6; f++) {
+		sched_read(s, f, 0, MIB, 7, true, now_ns);
+		step(s);
+		cr_assert(has(SCHED_FETCH, f, true));
+		if (f > 1) { /* the cache has no slot for it */
+			bool is_given = has(SCHED_EVICT, f - 1, false);
+
+			sched_shortage(s, 1, now_ns);
+			step(s);
+			cr_assert(is_given || has(SCHED_EVICT, f - 1, false), "file %u", f);
+		}
+		answer(s, f, 0);
+		step(s);
+	}
+	sched_destroy(s);
+}
+
+/* An origin that hung for long and came back: when it hangs again, that is seen as soon as the first time. */
+Test(sched_answers, a_hang_is_forgotten)
+{
+	struct sched *s = four_slots();
+
+	for (uint32_t f = 1; f < 33; f++) {
+		sched_read(s, f, 0, MIB, 7, true, now_ns);
+		step(s);
+		cr_assert(has(SCHED_FETCH, f, true));
+		now_ns += 5000000000;
+		sched_fetched(s, f, 0, 0, MIB, 0, now_ns - 5000000000, now_ns);
+		step(s);
+	}
+	hang(s, 2000000000);
+	sched_read(s, 0, 6 * MIB, 4096, 20, true, now_ns); /* hangs too */
+	step(s);
+	now_ns += 2000000000;
+	step(s);
+	sched_read(s, 33, 0, MIB, 7, true, now_ns);
+	step(s);
+	cr_assert(has(SCHED_FETCH, 33, true));
+	sched_destroy(s);
+}

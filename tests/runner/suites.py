@@ -28,7 +28,7 @@ import xml.etree.ElementTree as ElementTree
 HERE = pathlib.Path(__file__).resolve().parent
 TESTS = HERE.parent
 # Folders in the order of running; others follow. Figures and the GPU have commands of their own.
-ORDER = ["unit", "sim", "stress", "fuzz", "fault", "preload", "control", "mount", "clients"]
+ORDER = ["unit", "sim", "stress", "fuzz", "fault", "preload", "control", "mount", "nfs", "clients"]
 NOT_QUICK = {"bench", "gpu", "slow"}
 LIMIT_S = {"unit": 120, "stress": 240, "fuzz": 120, "mount": 600}
 DEFAULT_LIMIT_S = 300

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mt_identity HOW ORIGIN MOUNT ROUNDS BYTES: change a pattern file at the origin and judge what the mount shows (law 3).
- * Called by test_identity.py, which makes nothing but the two folders; the file is called "data" in both.
+ * mt_identity HOW ORIGIN MOUNT ROUNDS BYTES [GAP_MS]: change a pattern file at the origin and judge what the mount shows
+ * (law 3). Called by test_identity.py, which makes nothing but the two folders; the file is called "data" in both. GAP_MS: a pause
+ * before each change in place, for servers whose clock ticks so coarsely that no client can tell two changes in a tick apart.
  *
  * HOW   replace          rename over it every 20 ms; 4 openers, and one thread that holds a descriptor and a mapping
  *       overwrite        in place, same length; readers on old handles all the while
@@ -42,6 +43,7 @@ static struct {
 	char origin[PATH_MAX], origin_new[PATH_MAX], mount[PATH_MAX];
 	unsigned rounds;
 	uint64_t bytes;
+	unsigned long gap_ms;
 	/* atomic: `started` goes up before the file changes, `committed` after the change is complete */
 	_Atomic unsigned started, committed;
 	_Atomic bool is_over;
@@ -360,6 +362,7 @@ static void run_in_place(bool keeps_mtime)
 			judge_at_rest(&r.old[i], v - 1, i == 0 && v % 2 == 0, buf);
 		if (pthread_create(&reading, NULL, old_reader, &r) != 0)
 			exit(3);
+		nanosleep(&(struct timespec){.tv_nsec = (long)(g.gap_ms * 1000000)}, NULL);
 		overwrite(v, keeps_mtime);
 		judge_at_rest(&fresh, v, true, buf);
 		atomic_store(&r.is_written, true);
@@ -380,13 +383,14 @@ int main(int argc, char **argv)
 {
 	struct sigaction sa = {.sa_handler = bus, .sa_flags = SA_NODEFER};
 
-	if (argc != 6 || sigaction(SIGBUS, &sa, NULL) != 0)
+	if (argc < 6 || argc > 7 || sigaction(SIGBUS, &sa, NULL) != 0)
 		return 3;
 	snprintf(g.origin, sizeof(g.origin), "%s/data", argv[2]);
 	snprintf(g.origin_new, sizeof(g.origin_new), "%s/.data.new", argv[2]);
 	snprintf(g.mount, sizeof(g.mount), "%s/data", argv[3]);
 	g.rounds = (unsigned)strtoul(argv[4], NULL, 10);
 	g.bytes = strtoull(argv[5], NULL, 10) / 16 * 16;
+	g.gap_ms = argc == 7 ? strtoul(argv[6], NULL, 10) % 1000 : 0;
 	is_resizing = strcmp(argv[1], "resize") == 0;
 	replace(1);
 	if (strcmp(argv[1], "replace") == 0)

@@ -22,6 +22,7 @@
 #ifndef CACHE_CACHE_H
 #define CACHE_CACHE_H
 
+#include "cache/base/err.h"
 #include "cache/identity.h"
 #include "cache/origin.h"
 
@@ -175,8 +176,10 @@ int cache_resolve(struct cache *c, const char *path, uint64_t cookie, uint64_t d
 
 /* The generation with this identity, if it is known: a new reference, or NULL. */
 struct cache_file *cache_file_find(struct cache *c, const struct hfs_identity *id);
-/* A copy of the resident chunk is queued for the tier: as tier_admit(). -ENOENT: not wholly in a slot now. */
-int cache_tier_admit(struct cache *c, struct cache_file *f, uint64_t chunk_no, uint64_t cookie);
+/* In two steps, as the second one copies: the chunk's slot is held (quick, under the caller's locks if need be), -ENOENT: not wholly in
+ * one now; then, with no lock, a copy is queued for the tier, as by tier_admit(), and the slot let go in any case. */
+int cache_tier_hold(struct cache *c, struct cache_file *f, uint64_t chunk_no, uint32_t *ret_slot) HFS_MUST_CHECK;
+int cache_tier_admit(struct cache *c, struct cache_file *f, uint64_t chunk_no, uint32_t slot, uint64_t cookie);
 void cache_tier_drop(struct cache *c, struct cache_file *f, uint64_t chunk_no);
 /* As tier_map(). */
 uint64_t cache_tier_map(struct cache *c, struct cache_file *f, uint64_t *bits, size_t n_words);

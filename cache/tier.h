@@ -101,6 +101,8 @@ bool tier_read(struct tier *t, const struct hfs_identity *id, const char *path, 
  * -EINVAL: never possible; -ENOMEM; -ESHUTDOWN. */
 int tier_admit(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no, const void *data,
 	       uint32_t len_bytes, uint64_t cookie) HFS_MUST_CHECK;
+/* How many more admissions would be answered now, with a place in the queue or a refusal; 0: cb.admitted or cb.adopted comes before. */
+uint32_t tier_room(struct tier *t);
 /* Forget now, give the space back in the background (after readers of it have ended). Not there: nothing; an admission that still
  * waits in the queue is not called back. Of small files whole blocks come back; a pack that is mostly dead goes whole (cb.lost) when
  * space gets short. */

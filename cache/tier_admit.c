@@ -402,6 +402,19 @@ static int enter_queue(struct tier *t, const struct tier_name *name, uint64_t ch
 	return err;
 }
 
+uint32_t tier_room(struct tier *t)
+{
+	uint32_t n = 0;
+
+	hfs_mutex_lock(&t->lock);
+	if (t->state >= TIER_READONLY || t->is_stopping)
+		n = UINT32_MAX; /* refused at once: nobody waits for that */
+	else if (t->state == TIER_ON && t->n_admissions < t->cfg.queue_max)
+		n = t->cfg.queue_max - t->n_admissions;
+	hfs_mutex_unlock(&t->lock);
+	return n;
+}
+
 static void leave_queue(struct tier *t)
 {
 	hfs_mutex_lock(&t->lock);

@@ -408,6 +408,8 @@ bool tier_lookup(struct tier *t, const struct hfs_identity *id, const char *path
 	is_there = t->state != TIER_OFF && !t->is_stopping &&
 		   (find_locked(t, &name, chunk_no) != NULL || may_wait_locked(t) ||
 		    (t->state == TIER_ADOPTING && id->size_bytes > t->cfg.chunk_bytes));
+	if (t->state == TIER_OFF && !t->is_stopping)
+		t->stats.bypassed[t->cause]++;
 	hfs_mutex_unlock(&t->lock);
 	return is_there;
 }

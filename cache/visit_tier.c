@@ -113,16 +113,23 @@ static struct slot_no pin_whole(struct cache *c, struct cache_file *f, uint64_t 
 	return slot;
 }
 
-int cache_tier_admit(struct cache *c, struct cache_file *f, uint64_t chunk_no, uint64_t cookie)
+int cache_tier_hold(struct cache *c, struct cache_file *f, uint64_t chunk_no, uint32_t *ret_slot)
 {
-	uint32_t len_bytes = chunk_len(c, f, chunk_no);
-	struct slot_no slot = pin_whole(c, f, chunk_no, len_bytes);
-	char *path;
-	int err;
+	struct slot_no slot = pin_whole(c, f, chunk_no, chunk_len(c, f, chunk_no));
 
 	if (slot_is_none(slot))
 		return -ENOENT;
-	path = file_path_dup(c, f);
+	*ret_slot = slot.no;
+	return 0;
+}
+
+int cache_tier_admit(struct cache *c, struct cache_file *f, uint64_t chunk_no, uint32_t slot_no, uint64_t cookie)
+{
+	const struct slot_no slot = {slot_no};
+	uint32_t len_bytes = chunk_len(c, f, chunk_no);
+	char *path = file_path_dup(c, f);
+	int err;
+
 	err = path == NULL ? -ENOMEM
 			   : tier_admit(c->cfg.tier, &f->id, path, chunk_no, pool_slot_data(c->pool, slot), len_bytes, cookie);
 	free(path);

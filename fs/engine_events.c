@@ -336,7 +336,7 @@ void engine_event_locked(struct engine *e, struct event *ev, struct wait **done)
 	case EV_TIER_ADMITTED:
 	case EV_TIER_LOST:
 	case EV_TIER_ADOPTED:
-		tier_event_locked(e, ev);
+		tier_event_locked(e, ev, done);
 		break;
 	}
 	if (ev->file)
@@ -441,7 +441,7 @@ void engine_execute_locked(struct engine *e, const struct sched_action *a, struc
 		act_wait_done(e, a, done);
 		break;
 	case SCHED_TIER_ADMIT:
-		tier_act_admit_locked(e, a);
+		tier_act_admit_locked(e, a, done);
 		break;
 	case SCHED_TIER_DROP:
 		tier_act_drop_locked(e, a);

@@ -138,6 +138,7 @@ struct engine {
 	uint32_t n_evs, evs_cap, spare_cap;
 	bool is_closed; /* events are dropped: the names are gone */
 
+	_Atomic uint32_t n_tier_copies; /* to be made, each holding a slot */
 	_Atomic bool is_pumping;
 	_Atomic bool has_events;
 
@@ -180,8 +181,8 @@ void engine_execute_locked(struct engine *e, const struct sched_action *a, struc
 /* engine_tier.c */
 int tier_begin(struct engine *e); /* before the cache is made */
 uint32_t tier_pages_that_fit(struct engine *e);
-void tier_event_locked(struct engine *e, struct event *ev) HFS_REQUIRES(e->lock);
-void tier_act_admit_locked(struct engine *e, const struct sched_action *a) HFS_REQUIRES(e->lock);
+void tier_event_locked(struct engine *e, struct event *ev, struct wait **done) HFS_REQUIRES(e->lock);
+void tier_act_admit_locked(struct engine *e, const struct sched_action *a, struct wait **done) HFS_REQUIRES(e->lock);
 void tier_act_drop_locked(struct engine *e, const struct sched_action *a) HFS_REQUIRES(e->lock);
 /* The name has a generation: tell the scheduler what the tier has of it. */
 void tier_map_locked(struct engine *e, uint32_t name) HFS_REQUIRES(e->lock);

@@ -87,46 +87,96 @@ static void fit_again(struct engine *e)
 
 /* ---- admissions ---------------------------------------------------------------------------------------------- */
 
-/* -EAGAIN: later. Anything else is told to the scheduler here or by an event. */
-static int admit(struct engine *e, uint32_t name, uint64_t chunk_no)
+/* A copy that is to be made when the engine's lock is gone: a megabyte takes as long as hundreds of events. */
+struct copy {
+	struct engine *e;
+	struct cache_file *file; /* counted */
+	struct tier_news *news;	 /* owned until the tier has it */
+	uint32_t slot;
+};
+
+static void copy_out(void *arg, int err)
+{
+	struct copy *y = arg;
+	struct engine *e = y->e;
+	int rc = cache_tier_admit(e->cache, y->file, y->news->chunk_no, y->slot, (uint64_t)(uintptr_t)y->news);
+
+	(void)err;
+	atomic_fetch_sub(&e->n_tier_copies, 1);
+	cache_file_put(e->cache, y->file);
+	if (rc < 0) /* the tier will say nothing */
+		tell(e, EV_TIER_ADMITTED, y->news, rc);
+	free(y);
+}
+
+static int copy_later(struct engine *e, uint32_t name, uint64_t chunk_no, struct wait **done)
 {
 	struct cache_file *f = name_at(e, name)->file;
-	struct tier_news *news = f ? malloc(sizeof(*news)) : NULL;
-	int rc = f ? -ENOMEM : -ENOENT;
+	struct tier_news *news = malloc(sizeof(*news));
+	struct copy *y = malloc(sizeof(*y));
+	struct wait *w = calloc(1, sizeof(*w));
+	int rc = news && y && w ? 0 : -ENOMEM;
 
-	if (news) {
+	if (rc == 0) {
 		*news = (struct tier_news){ .id = *cache_file_identity(f), .name = name, .chunk_no = chunk_no };
-		rc = cache_tier_admit(e->cache, f, chunk_no, (uint64_t)(uintptr_t)news);
-		if (rc < 0)
-			free(news);
+		*y = (struct copy){ .e = e, .file = f, .news = news };
+		rc = cache_tier_hold(e->cache, f, chunk_no, &y->slot);
 	}
-	if (rc < 0 && rc != -EAGAIN)
-		sched_tier_has(e->sched, name, chunk_no, rc == -EEXIST);
+	if (rc < 0) {
+		free(news);
+		free(y);
+		free(w);
+		return rc;
+	}
+	cache_file_ref(f);
+	atomic_fetch_add(&e->n_tier_copies, 1);
+	w->done = copy_out;
+	w->arg = y;
+	w->next = *done;
+	*done = w;
+	return 0;
+}
+
+/* -EAGAIN: later. Anything else is told to the scheduler here or by an event. */
+static int admit(struct engine *e, uint32_t name, uint64_t chunk_no, struct wait **done)
+{
+	int rc = name_at(e, name)->file ? 0 : -ENOENT;
+
+	if (rc == 0 && tier_room(e->tier) <= atomic_load(&e->n_tier_copies))
+		return -EAGAIN; /* nothing is held for a queue that is full */
+	if (rc == 0)
+		rc = copy_later(e, name, chunk_no, done);
+	if (rc < 0)
+		sched_tier_has(e->sched, name, chunk_no, false);
 	return rc;
 }
 
 /* The queue has room again, or adoption is complete. What was evicted meanwhile has its turn when it comes again. */
-static void admit_again(struct engine *e)
+static void admit_again(struct engine *e, struct wait **done)
 {
 	uint32_t i = 0;
 
-	while (i < e->n_tier_again && admit(e, e->tier_again[i].name, e->tier_again[i].chunk_no) != -EAGAIN)
+	while (i < e->n_tier_again && admit(e, e->tier_again[i].name, e->tier_again[i].chunk_no, done) != -EAGAIN)
 		i++;
 	e->n_tier_again -= i;
 	if (i > 0)
 		memmove(e->tier_again, e->tier_again + i, e->n_tier_again * sizeof(*e->tier_again));
 }
 
-void tier_act_admit_locked(struct engine *e, const struct sched_action *a)
+static void remember(struct engine *e, uint32_t name, uint64_t chunk_no)
 {
-	if (e->n_tier_again == 0 && admit(e, a->file, a->chunk_no) != -EAGAIN)
-		return;
 	if (!e->tier_again)
 		e->tier_again = malloc(AGAIN_MAX * sizeof(*e->tier_again));
 	if (e->tier_again && e->n_tier_again < AGAIN_MAX)
-		e->tier_again[e->n_tier_again++] = (struct tier_again){ .name = a->file, .chunk_no = a->chunk_no };
+		e->tier_again[e->n_tier_again++] = (struct tier_again){ .name = name, .chunk_no = chunk_no };
 	else
-		sched_tier_has(e->sched, a->file, a->chunk_no, false);
+		sched_tier_has(e->sched, name, chunk_no, false);
+}
+
+void tier_act_admit_locked(struct engine *e, const struct sched_action *a, struct wait **done)
+{
+	if (e->n_tier_again > 0 || admit(e, a->file, a->chunk_no, done) == -EAGAIN)
+		remember(e, a->file, a->chunk_no);
 }
 
 void tier_act_drop_locked(struct engine *e, const struct sched_action *a)
@@ -142,16 +192,18 @@ void tier_act_drop_locked(struct engine *e, const struct sched_action *a)
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */
 
-static void admitted(struct engine *e, const struct tier_news *news, int err)
+static void admitted(struct engine *e, const struct tier_news *news, int err, struct wait **done)
 {
 	struct cache_file *f = news->name < e->n_names ? name_at(e, news->name)->file : NULL;
 
-	if (f && hfs_identity_equal(cache_file_identity(f), &news->id)) {
+	if (f && hfs_identity_equal(cache_file_identity(f), &news->id) && err == -EAGAIN) {
+		remember(e, news->name, news->chunk_no); /* others were faster */
+	} else if (f && hfs_identity_equal(cache_file_identity(f), &news->id)) {
 		sched_tier_has(e->sched, news->name, news->chunk_no, err == 0 || err == -EEXIST);
 		name_trim_locked(e, news->name);
 	}
 	fit_again(e);
-	admit_again(e);
+	admit_again(e, done);
 }
 
 static void lost(struct engine *e, const struct tier_news *news)
@@ -193,12 +245,12 @@ void tier_map_locked(struct engine *e, uint32_t name)
 		free(bits);
 }
 
-void tier_event_locked(struct engine *e, struct event *ev)
+void tier_event_locked(struct engine *e, struct event *ev, struct wait **done)
 {
 	if (!e->is_stopping) {
 		switch (ev->kind) {
 		case EV_TIER_ADMITTED:
-			admitted(e, ev->news, ev->err);
+			admitted(e, ev->news, ev->err, done);
 			break;
 		case EV_TIER_LOST:
 			lost(e, ev->news);
@@ -207,7 +259,7 @@ void tier_event_locked(struct engine *e, struct event *ev)
 			for (uint32_t i = 0; i < e->n_names; i++)
 				tier_map_locked(e, i);
 			fit_again(e);
-			admit_again(e);
+			admit_again(e, done);
 			break;
 		}
 	}

@@ -12,6 +12,8 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+# The one that Debian's pytest belongs to, as in tests/run.sh.
+PYTHON = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
 
 
 def main():
@@ -31,7 +33,7 @@ def main():
         env = dict(os.environ, OUT=out, TIMEOUT="550", HINTFS_BUILD=str(options.build.resolve()), PYTHONDONTWRITEBYTECODE="1")
         for name in ("delay_ms", "shards", "shard_mib", "rounds"):
             env[f"SLOW_{name.upper()}"] = str(getattr(options, name))
-        done = subprocess.run([HERE / "uml-nfs", "--vers", options.vers, "--tree", tree, "--", sys.executable, "-m", "pytest", "-q",
+        done = subprocess.run([HERE / "uml-nfs", "--vers", options.vers, "--tree", tree, "--", PYTHON, "-m", "pytest", "-q",
                                "-p", "no:cacheprovider", HERE / "guest" / "case_slow.py"], env=env, check=False,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         figures = pathlib.Path(out, "figures.txt")

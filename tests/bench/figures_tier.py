@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of the disk tier, registered with figures.py: a warm tier against its disk, filling against not, small files.
+
+The tier is warmed by hintctl; then all mounts are made anew and all page caches dropped. Nothing of the origin is slow here but where a
+figure says so.
+"""
+import os
+import shutil
+import subprocess
+
+import figures as f
+
+MIB = f.MIB
+
+
+def du(path):
+    return int(subprocess.run(["du", "-s", "--block-size=1", path], check=True, stdout=subprocess.PIPE).stdout.split()[0])
+
+
+def cache(b):
+    path = b.path("cache")
+    shutil.rmtree(path, ignore_errors=True)
+    return path
+
+
+def opts(path, **more):
+    return {"cache_dir": path, "cache_size": "8G", "cache_free": "0", **more}
+
+
+def warm(b, source, path, **more):
+    """A tier that has all of source; its status then."""
+    with b.mount(source, **opts(path, **more)) as m:
+        f.call([os.path.join(f.BUILD, "tools", "hintctl"), "warm", m.path], stdout=subprocess.DEVNULL)
+        return m.status()
+
+
+def cold(b, root, listing, **kw):
+    f.drop_caches()
+    return b.read(root, listing, **kw)
+
+
+@f.figure
+def tier_warm_read(b):
+    """1 GiB of shards from a warm tier, page cache dropped, verified; beside the same bytes read from that disk directly."""
+    source, path = b.data.shards(), cache(b)
+    listing = b.list_file(sorted(os.listdir(source)))
+    warm(b, source, path)
+    ours, raw = [], []
+    for _ in range(b.rounds):
+        raw.append(cold(b, source, listing, threads=4)["wall_s"])
+        with b.mount(source, **opts(path)) as m:
+            ours.append(cold(b, m.path, listing, threads=4)["wall_s"])
+            status = m.status()
+    b.row("warm disk tier, verified, cold page cache: speed / raw disk", f.median(raw) / f.median(ours), ">= 0.8",
+          f"{f.median(ours):.2f} s, raw {f.median(raw):.2f} s; origin bytes {status['origin_bytes'].strip()}")
+
+
+@f.figure
+def tier_filling(b):
+    """The first epoch over the slow link, hinted, with the tier being filled and without one."""
+    source = b.data.shards(n=32)
+    listing = b.list_file(f.shuffled(sorted(os.listdir(source))))
+    filling, plain = [], []
+    for _ in range(b.rounds):
+        for is_filling in (False, True):
+            more = opts(cache(b)) if is_filling else {}
+            with b.origin(source), b.mount(b.path("origin"), **more) as m:
+                (filling if is_filling else plain).append(b.read(m.path, listing, 2, order_to=m.order)["wall_s"])
+    b.row("first epoch, tier filling / without: time", f.median(filling) / f.median(plain), "<= 1.03",
+          f"{f.median(filling):.2f} s, without {f.median(plain):.2f} s")
+
+
+@f.figure
+def tier_small_files(b):
+    """20,000 files of 30 KB: space in packs, memory of the index, and a cold read beside ext4's own."""
+    source, path = b.data.small(), cache(b)
+    names = [os.path.relpath(os.path.join(d, x), source) for d, _, fs in os.walk(source) for x in fs]
+    listing = b.list_file(f.shuffled(names))
+    status = warm(b, source, path, immutable=True)
+    b.row("20,000 x 30 KB: tier space / bytes", du(path) / (len(names) * 30000), "<= 1.05")
+    b.row("  memory of the index, bytes a file", int(status["tier_index_bytes"]) / len(names), "<= 200")
+    ours, native = [], []
+    for _ in range(b.rounds):
+        native.append(cold(b, source, listing, threads=8, block=65536)["wall_s"])
+        with b.mount(source, **opts(path, immutable=True)) as m:
+            ours.append(cold(b, m.path, listing, threads=8, block=65536, order_to=m.order)["wall_s"])
+    b.row("  read from the tier, order, 8 readers: speed / cold ext4", f.median(native) / f.median(ours), ">= 1.0",
+          f"{f.median(ours):.2f} s, ext4 {f.median(native):.2f} s")

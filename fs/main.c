@@ -22,6 +22,7 @@
 #include "fs/opts.h"
 #include "fs/source.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <stdarg.h>
@@ -457,11 +458,29 @@ static int start(struct run *run)
 	be_daemon(run);
 }
 
+/* A caller may have closed them. What we open next must not get their numbers: life_ready() puts /dev/null there. */
+static int open_stdio(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd < 0)
+		return -errno;
+	close(fd);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	/* Threads that hang in the origin point into it to the end of the process; so long lives this frame in the daemon. */
 	struct run run = {.h = {.io = cache_io_system()}, .mounts = {.ctl_hold = -1}, .ready_fd = -1, .ctl_lock = -1};
-	int r = hfs_opts_parse(argc, argv, &run.h.opts, stdout, stderr);
+	int r;
+
+	if (open_stdio() < 0)
+		return HFS_EXIT_SYSTEM;
+	r = hfs_opts_parse(argc, argv, &run.h.opts, stdout, stderr);
 
 	if (r != 0) {
 		r = r < 0 ? HFS_EXIT_USAGE : HFS_EXIT_OK;

@@ -69,6 +69,7 @@ int life_init(struct life *l)
 		unsetenv(unset_names[i]);
 	raise_nofile();
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a log or a disk tier that may not grow is an error, not the end */
 	signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would hide fusermount3's exit status */
 	life_signals(&set);
 	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)

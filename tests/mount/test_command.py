@@ -227,6 +227,18 @@ def test_started_with_closed_stdio(hintfs, closed):
     hintfs.assert_ended()
 
 
+def test_limit_on_file_sizes(hintfs):
+    """A log that reaches the limit costs its lines only; a pool that does is refused with a reason."""
+    with open(hintfs.log_path, "w") as log:
+        log.write("x" * (32 << 20))
+    hintfs_log = procs.run("ulimit -f 32768; exec " + shlex.join(hintfs.argv()), timeout=30)  # in KiB; the pool has 16 MiB
+    assert hintfs_log.rc == 0, hintfs_log.err
+    assert procs.run(["cat", os.path.join(hintfs.path, "a")], check=True).text == "a" * 1000
+    procs.run(["umount", hintfs.path], check=True)
+    hintfs.assert_ended()
+    refused(procs.run("ulimit -f 8; exec " + shlex.join(hintfs.argv()), timeout=30), 2, "File too large")
+
+
 def test_foreground_logs_to_stderr_and_ends_by_signal(mount, source):
     daemon = mount(source)
     assert b"mounted at" in daemon.log()
@@ -401,7 +413,8 @@ def test_slow_to_end_with_a_successor(hintfs):
     new = next(pid for pid in hintfs.pids() if pid != old)
     procs.until(lambda: time.monotonic() > stopped_s + 4.5, 10, "the old guard's time to be over")
     os.kill(old, signal.SIGCONT)
-    procs.until(lambda: hintfs.pids() == [new], 10, "end of the old one")
+    procs.until(lambda: hintfs.pids() == [new], 10,
+                lambda: f"end of the old one: {old}, new {new}, there {hintfs.pids()}; {hintfs.log()[-1500:]}")
     procs.run(["cat", os.path.join(hintfs.path, "a"), os.path.join(hintfs.ctl, "status")], check=True)
     procs.run(["umount", hintfs.path], check=True)
     hintfs.assert_ended()

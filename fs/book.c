@@ -600,7 +600,7 @@ void book_note_list(struct book *b, const char *path, struct dirsnap *s)
 
 /* ---- looks ---- */
 
-static bool await_index_locked(struct book *b)
+static bool await_index_locked(struct book *b) HFS_REQUIRES(b->lock)
 {
 	uint64_t deadline_ns = hfs_now_ns() + AWAIT_NS;
 

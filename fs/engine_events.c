@@ -251,7 +251,7 @@ static void resolve_failed(struct engine *e, uint32_t name, int err, uint64_t no
 	name_trim_locked(e, name);
 }
 
-static void on_resolved(struct engine *e, struct event *ev)
+static void on_resolved(struct engine *e, struct event *ev) HFS_REQUIRES(e->lock)
 {
 	struct ename *m = name_at(e, ev->name);
 	int fetch_err = -(int)ev->off_bytes;

@@ -171,12 +171,12 @@ void name_trim_locked(struct engine *e, uint32_t name);
 void names_sweep_locked(struct engine *e, uint32_t n);
 void names_finish(struct engine *e);
 /* F is what the name leads to now. Handles new generations and hard links; returns the number whose pages these are. */
-uint32_t name_bind_locked(struct engine *e, uint32_t name, struct cache_file *f);
+uint32_t name_bind_locked(struct engine *e, uint32_t name, struct cache_file *f) HFS_REQUIRES(e->lock);
 void name_unresolve_locked(struct engine *e, uint32_t name); /* its generation is gone: look it up anew */
 
 /* engine_events.c */
 void engine_event_locked(struct engine *e, struct event *ev, struct wait **done) HFS_REQUIRES(e->lock);
-void engine_execute_locked(struct engine *e, const struct sched_action *a, struct wait **done);
+void engine_execute_locked(struct engine *e, const struct sched_action *a, struct wait **done) HFS_REQUIRES(e->lock);
 
 /* engine_tier.c */
 int tier_begin(struct engine *e); /* before the cache is made */

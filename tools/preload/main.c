@@ -546,7 +546,8 @@ int main(int argc, char **argv)
 		result = stdin_read(&r);
 		if (result) {
 			fprintf(stderr, "hintfs-preload: stdin: %s\n", strerror(-result));
-			return result == -EINTR ? EXIT_INTERRUPTED : EXIT_OPEN;
+			result = result == -EINTR ? EXIT_INTERRUPTED : EXIT_OPEN;
+			goto out;
 		}
 	}
 	if (r.is_verify) {
@@ -554,11 +555,12 @@ int main(int argc, char **argv)
 		r.verify_buf = malloc(VERIFY_BYTES);
 		if (r.root_fd < 0 || !r.verify_buf) {
 			fprintf(stderr, "hintfs-preload: %s: %s\n", r.opts.mount, strerror(errno));
-			free(r.verify_buf);
-			return EXIT_OPEN;
+			result = EXIT_OPEN;
+			goto out;
 		}
 	}
 	result = preload(&r);
+out:
 	free(r.order_text);
 	free(r.verify_buf);
 	return result;

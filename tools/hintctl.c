@@ -170,6 +170,17 @@ static int take_epochs(struct args *a, const char *v)
 	return -EINVAL;
 }
 
+static int take_words(struct args *a, int n, char **words)
+{
+	if (n > WORDS_MAX) {
+		fprintf(stderr, "hintctl: too many arguments; hintctl --help shows what is possible\n");
+		return -EINVAL;
+	}
+	for (int i = 0; i < n; i++)
+		a->words[a->n_words++] = words[i];
+	return 0;
+}
+
 static int parse_args(int argc, char **argv, struct args *a)
 {
 	static const struct option options[] = {
@@ -223,14 +234,7 @@ static int parse_args(int argc, char **argv, struct args *a)
 			return -EINVAL;
 		}
 	}
-	for (; optind < argc; optind++) {
-		if (a->n_words == WORDS_MAX) {
-			fprintf(stderr, "hintctl: too many arguments; hintctl --help shows what is possible\n");
-			return -EINVAL;
-		}
-		a->words[a->n_words++] = argv[optind];
-	}
-	return 0;
+	return take_words(a, argc - optind, argv + optind);
 }
 
 static int run_verb(const struct verb *v, struct args *a)

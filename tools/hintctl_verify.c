@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,7 +22,7 @@
 #define ADOPT_MS (10u * 60 * 1000)
 #define BUDGET_BYTES (UINT64_C(1) << 60) /* what is there is not to be culled */
 
-static volatile sig_atomic_t is_interrupted;
+static atomic_int is_interrupted;
 
 static void on_signal(int signo)
 {

@@ -46,7 +46,7 @@ struct warm {
 	_Atomic uint64_t n_errors;
 };
 
-static volatile sig_atomic_t is_interrupted;
+static atomic_int is_interrupted;
 
 static void on_signal(int signo)
 {

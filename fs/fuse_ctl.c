@@ -629,6 +629,11 @@ static void unmount(struct control_session *s)
 	fuse_reply_cut(s->se);
 }
 
+int control_session_fd(const struct control_session *s)
+{
+	return fuse_session_fd(s->se);
+}
+
 void control_session_stop(struct control_session *s)
 {
 	uint64_t one = 1;

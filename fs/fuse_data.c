@@ -537,6 +537,11 @@ int data_session_start(struct data_session *s, void (*on_end)(void *arg), void *
 	return 0;
 }
 
+int data_session_fd(const struct data_session *s)
+{
+	return fuse_session_fd(s->se);
+}
+
 void data_session_stop(struct data_session *s)
 {
 	if (!s || s->is_stopped)

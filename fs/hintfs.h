@@ -43,6 +43,8 @@ int data_session_create(struct hintfs *h, struct data_session **ret);
 /* Start its worker threads; returns at once. on_end(arg) is called from a session thread when the mount is gone (unmounted from outside or aborted). */
 int data_session_start(struct data_session *s, void (*on_end)(void *arg), void *arg);
 /* Answer every parked request with an errno, unmount (detach if busy), stop threads. Within 5 s whatever the origin does. Idempotent. */
+/* Its FUSE device, borrowed until it is destroyed. */
+int data_session_fd(const struct data_session *s);
 void data_session_stop(struct data_session *s);
 /* After the stop, and engine_shutdown(): the last answers by other threads. False: some hang in the origin, s must stay. */
 bool data_session_drain(struct data_session *s, unsigned wait_ms);
@@ -53,6 +55,7 @@ size_t data_session_status(struct data_session *s, char *buf, size_t cap);
 /* ---- fuse_ctl.c: the control session (same life as above); mounted at opts.ctl_dir */
 int control_session_create(struct hintfs *h, struct control_session **ret);
 int control_session_start(struct control_session *s);
+int control_session_fd(const struct control_session *s);
 void control_session_stop(struct control_session *s);
 void control_session_destroy(struct control_session *s);
 

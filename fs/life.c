@@ -289,8 +289,10 @@ void life_failed(int fd, int exit_code)
 
 /* ---- the end --------------------------------------------------------------------------------------------- */
 
-void life_mounts_note(struct life_mounts *m)
+void life_mounts_note(struct life_mounts *m, int mount_fd, int ctl_fd)
 {
+	m->mount_fd = mount_fd;
+	m->ctl_fd = ctl_fd;
 	m->mount_minor = m->mountpoint ? mountinfo_minor(m->mountpoint) : 0;
 	m->ctl_minor = m->ctl_dir ? mountinfo_minor(m->ctl_dir) : 0;
 }
@@ -337,18 +339,35 @@ static void close_fuse_devices(void)
 		close(null);
 }
 
-void life_clean(const struct life_mounts *m, bool is_stopped)
+/* Unmounted by users, or aborted: by now our number may be that of the next daemon's mount at the same place. */
+static bool is_cut(int fuse_fd)
 {
-	take_away(m->ctl_dir, m->ctl_minor, is_stopped);
-	take_away(m->mountpoint, m->mount_minor, is_stopped);
+	struct pollfd p = { .fd = fuse_fd, .events = POLLIN };
+
+	return fuse_fd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & POLLERR);
+}
+
+static void clean(const struct life_mounts *m, bool is_ctl_dead, bool is_mount_dead)
+{
+	take_away(m->ctl_dir, m->ctl_minor, is_ctl_dead);
+	take_away(m->mountpoint, m->mount_minor, is_mount_dead);
 	if (m->is_ctl_dir_ours && m->ctl_dir)
 		ctldir_remove(m->ctl_dir, m->ctl_hold);
 }
 
+void life_clean(const struct life_mounts *m)
+{
+	clean(m, true, true);
+}
+
 void life_leave(const struct life_mounts *m, bool is_stopped, int exit_code)
 {
+	bool is_ctl_dead = is_stopped || is_cut(m->ctl_fd), is_mount_dead = is_stopped || is_cut(m->mount_fd);
+
+	if (atomic_load(&m->is_stopped)) /* the numbers may have been closed before we looked at them */
+		is_ctl_dead = is_mount_dead = true;
 	close_fuse_devices();
-	life_clean(m, is_stopped);
+	clean(m, is_ctl_dead, is_mount_dead);
 	_exit(exit_code);
 }
 

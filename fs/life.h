@@ -61,21 +61,22 @@ void life_failed(int fd, int exit_code);
 struct life_mounts {
 	const char *mountpoint, *ctl_dir;
 	unsigned mount_minor, ctl_minor; /* of our FUSE connections; 0: unknown */
+	int mount_fd, ctl_fd;		 /* their devices, borrowed until is_stopped; -1: none */
 	_Atomic bool is_stopped; /* both sessions are unmounted: what lies there by now with our numbers may be a successor's */
 	bool is_ctl_dir_ours;
 	int ctl_hold; /* of ctldir_hold(); -1: none. Stays open to the end of the process */
 };
 
 /* Note which connections are ours, after they were mounted. */
-void life_mounts_note(struct life_mounts *m);
+void life_mounts_note(struct life_mounts *m, int mount_fd, int ctl_fd);
 /* From here the process ends after timeout_ms, or at a second SIGTERM or SIGINT, with life_leave(m, false, 0). 0 or negative errno. */
 HFS_MUST_CHECK int life_guard(struct life *l, const struct life_mounts *m, unsigned timeout_ms);
+/* Both sessions have unmounted in an orderly way: what answers at their places is the next daemon's, only dead mounts go. */
+void life_clean(const struct life_mounts *m);
 /*
- * Take away what is left of our mounts, and the control directory. is_stopped: both sessions unmounted in an orderly way, so what
- * answers at the same place is the next daemon's, and only dead mounts go.
+ * Take away what is left of our mounts, and the control directory: with is_stopped, or where users have unmounted already, only
+ * what is dead. Gives up all FUSE devices, which threads that hang in the origin would keep (their numbers stay taken); _exit.
  */
-void life_clean(const struct life_mounts *m, bool is_stopped);
-/* The same; gives up all FUSE devices, which threads that hang in the origin would keep (their numbers stay taken); _exit. */
 __attribute__((noreturn)) void life_leave(const struct life_mounts *m, bool is_stopped, int exit_code);
 
 #endif

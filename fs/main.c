@@ -305,7 +305,7 @@ static int up(struct run *run)
 		return complain(HFS_EXIT_MOUNT, h->opts.ctl_dir, r, "control files not mounted; try another ctl=DIR");
 	if (run->ready_fd >= 0)
 		life_tie(0); /* nothing asks the origin from here on, and there are mounts to take away: life_ready() tells */
-	life_mounts_note(&run->mounts);
+	life_mounts_note(&run->mounts, data_session_fd(h->data), control_session_fd(h->ctl));
 	drop_lock(run);
 	if ((r = control_session_start(h->ctl)) < 0 || (r = data_session_start(h->data, life_on_end, &run->life)) < 0)
 		return complain(HFS_EXIT_SYSTEM, "session threads", r, "is there a limit on threads (ulimit -u)?");
@@ -394,7 +394,7 @@ __attribute__((noreturn)) static void down(struct run *run, int exit_code)
 		hfs_log(HFS_LOG_INFO, "%s: ended%s", h->opts.mountpoint, is_quiet ? "" : " (calls to the origin are left hanging)");
 	if (!is_quiet)
 		life_leave(&run->mounts, true, exit_code);
-	life_clean(&run->mounts, true);
+	life_clean(&run->mounts);
 	exit(exit_code); /* so that leak checkers have their say; the guard still watches */
 }
 
@@ -450,7 +450,7 @@ static int start(struct run *run)
 			fprintf(stderr, "hintfs: no process can be started: %s\n", strerror((int)-pid));
 			drop_lock(run);
 			run->mounts.ctl_hold = ctldir_hold(run->mounts.ctl_dir);
-			life_clean(&run->mounts, true);
+			life_clean(&run->mounts);
 		}
 		if (pid != 0)
 			return pid < 0 ? HFS_EXIT_SYSTEM : life_parent(pid, run->ready_fd, run->h.opts.source, run->h.opts.mountpoint, stderr);
@@ -475,7 +475,7 @@ static int open_stdio(void)
 int main(int argc, char **argv)
 {
 	/* Threads that hang in the origin point into it to the end of the process; so long lives this frame in the daemon. */
-	struct run run = {.h = {.io = cache_io_system()}, .mounts = {.ctl_hold = -1}, .ready_fd = -1, .ctl_lock = -1};
+	struct run run = {.h = {.io = cache_io_system()}, .mounts = {.ctl_hold = -1, .mount_fd = -1, .ctl_fd = -1}, .ready_fd = -1, .ctl_lock = -1};
 	int r;
 
 	if (open_stdio() < 0)

@@ -695,6 +695,7 @@ def test_a_wait_for_source_is_told_and_ends_with_the_command(commands, slow, sou
     hintfs.up()
 
 
+@pytest.mark.skipif(bool(env.SANITIZER), reason="sanitizers have threads of their own")
 def test_threads_bear_names(hintfs):
     """Whoever looks with top or gdb sees what a thread is for; only the main one is called as the program."""
     hintfs.up()

@@ -28,6 +28,7 @@ MAY_INCLUDE = [
     ("cache/", ("cache/",)),
     ("sched/", ("sched/", "cache/base/")),
     ("fs/", ("fs/", "cache/", "sched/")),
+    ("tools/hintctl_verify", ("tools/", "cache/")),  # a disk tier that no daemon uses
     ("tools/", ("tools/", "sched/", "cache/base/")),
 ]
 FUSE_USERS = re.compile(r"fs/(fuse_\w+|main|opts)\.[ch]$|tests/")

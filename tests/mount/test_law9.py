@@ -167,7 +167,8 @@ CASES = {
     "stale": (both_epochs, [epochs_text(shuffled(3), shuffled(4))]),
     "half right": (both_epochs, [HALF]),
     "truncated": (both_epochs, [RIGHT[:len(RIGHT) // 3 - 3]]),
-    "of another dataset": (both_epochs, ["".join(f"imagenet/n{i:08}.jpg\n" for i in range(20000))]),
+    # its first 16 names would be refused at once: they exist in both
+    "of another dataset": (both_epochs, [lines(FIRST[:16]) + "".join(f"imagenet/n{i:08}.jpg\n" for i in range(20000))]),
     "contradicting streams": (both_epochs, [(lines(FIRST + SECOND), "r0"), (lines((FIRST + SECOND)[::-1]), "r1"),
                                             (lines(range(FILES), other), "r2")]),
     "right and wrong ranges": (both_epochs, ["".join(f"{name(i)}\t{CHUNK // 2 * (k % 2)}\t4096\n" for k, i in enumerate(FIRST + SECOND))]),

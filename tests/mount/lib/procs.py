@@ -68,8 +68,11 @@ class Child:
         self.proc = subprocess.Popen(args, stdin=pipe, stdout=self._out, stderr=self._err, start_new_session=True, **popen)
         _alive.append(self)
         if stdin is not None:
-            self.proc.stdin.write(stdin)
-            self.proc.stdin.close()
+            try:
+                self.proc.stdin.write(stdin)
+                self.proc.stdin.close()
+            except BrokenPipeError:
+                pass  # it ended early: its status says why
 
     @property
     def pid(self):

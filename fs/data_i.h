@@ -20,7 +20,7 @@
 #define LATE_NS 1000000000ull	   /* a metadata call is late after this ... */
 #define LATE_GRACE_NS 20000000ull  /* ... or after this, while another one is late already */
 #define WATCH_NS 20000000ull	   /* period of the watch thread while there is something to watch */
-#define STALE_NS 1000000000ull	   /* how long the LOOKUP after an ESTALE keeps its descriptor */
+#define STALE_NS 5000000000ull	   /* how long the LOOKUP after an ESTALE keeps its descriptor: a slow origin needs its time */
 #define STALE_SLOTS 256u
 #define DEVS_MAX 256u
 

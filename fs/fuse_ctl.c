@@ -559,6 +559,17 @@ fail:
 	return rc;
 }
 
+/* INIT sets what the next receive looks at; a RELEASE must not be overtaken. */
+static bool is_ordered(const struct fuse_buf *buf)
+{
+	uint32_t opcode;
+
+	if ((buf->flags & FUSE_BUF_IS_FD) || buf->size < sizeof(struct fuse_in_header))
+		return false;
+	opcode = ((const struct fuse_in_header *)buf->mem)->opcode;
+	return opcode == FUSE_RELEASE || opcode == FUSE_INIT;
+}
+
 /* The next request, or false: the session ends. *ret_is_ordered: it must be worked off before the next is received. */
 static bool receive(struct control_session *s, struct fuse_buf *buf, bool *ret_is_ordered)
 {
@@ -577,8 +588,7 @@ static bool receive(struct control_session *s, struct fuse_buf *buf, bool *ret_i
 			continue;
 		if (rc <= 0)
 			return false; /* unmounted from outside, or aborted */
-		*ret_is_ordered = !(buf->flags & FUSE_BUF_IS_FD) && buf->size >= sizeof(struct fuse_in_header) &&
-				  ((const struct fuse_in_header *)buf->mem)->opcode == FUSE_RELEASE;
+		*ret_is_ordered = is_ordered(buf);
 		return true;
 	}
 }
@@ -587,17 +597,17 @@ static void *loop_main(void *arg)
 {
 	struct control_session *s = arg;
 	struct fuse_buf buf = {0};
-	bool is_ordered, is_on = true;
+	bool in_order, is_on = true;
 
 	pthread_setname_np(pthread_self(), "hfs-ctl");
 	while (is_on) {
 		while (sem_wait(&s->turn) != 0)
 			;
-		is_on = receive(s, &buf, &is_ordered);
-		if (is_on && is_ordered)
+		is_on = receive(s, &buf, &in_order);
+		if (is_on && in_order)
 			fuse_session_process_buf(s->se, &buf);
 		(void)sem_post(&s->turn);
-		if (is_on && !is_ordered)
+		if (is_on && !in_order)
 			fuse_session_process_buf(s->se, &buf);
 	}
 	free(buf.mem);

@@ -502,6 +502,20 @@ static void raise_read_ahead(const struct data_session *s)
 	free(dev);
 }
 
+/* INIT, before there are workers: libfuse starts the next one before it processes a request, and both look at what INIT sets. */
+static void take_init(struct fuse_session *se)
+{
+	struct fuse_buf buf = { 0 };
+	int rc;
+
+	do
+		rc = fuse_session_receive_buf(se, &buf);
+	while (rc == -EINTR || rc == -EAGAIN);
+	if (rc > 0)
+		fuse_session_process_buf(se, &buf);
+	free(buf.mem);
+}
+
 static void *loop_main(void *arg)
 {
 	struct data_session *s = arg;
@@ -512,6 +526,7 @@ static void *loop_main(void *arg)
 		fuse_loop_cfg_set_max_threads(cfg, WORKERS_MAX);
 		fuse_loop_cfg_set_idle_threads(cfg, WORKERS_MAX);
 		fuse_loop_cfg_set_clone_fd(cfg, 0);
+		take_init(s->se);
 		int rc = fuse_session_loop_mt(s->se, cfg);
 		if (rc < 0) /* 0: unmounted or told to stop; the device says ENODEV in both cases and when the connection was aborted */
 			hfs_log(HFS_LOG_ERROR, "%s: the session ended with an error: %s", s->h->opts.mountpoint, strerror(-rc));

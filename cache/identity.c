@@ -4,22 +4,18 @@
  */
 #include "cache/identity.h"
 
-#include <xxhash.h>
+#include "cache/base/le.h"
 
-static void put_le64(unsigned char *p, uint64_t x)
-{
-	for (int i = 0; i < 8; i++)
-		p[i] = (unsigned char)(x >> (8 * i));
-}
+#include <xxhash.h>
 
 uint64_t hfs_identity_hash(const struct hfs_identity *id)
 {
 	unsigned char raw[40];
 
-	put_le64(raw, id->dev);
-	put_le64(raw + 8, id->ino);
-	put_le64(raw + 16, id->size_bytes);
-	put_le64(raw + 24, (uint64_t)id->mtime_ns);
-	put_le64(raw + 32, (uint64_t)id->ctime_ns);
+	hfs_le_put(raw, id->dev, 8);
+	hfs_le_put(raw + 8, id->ino, 8);
+	hfs_le_put(raw + 16, id->size_bytes, 8);
+	hfs_le_put(raw + 24, (uint64_t)id->mtime_ns, 8);
+	hfs_le_put(raw + 32, (uint64_t)id->ctime_ns, 8);
 	return XXH3_64bits(raw, sizeof(raw));
 }

@@ -5,56 +5,39 @@
 #include "cache/tier_format.h"
 
 #include "cache/base/arith.h"
+#include "cache/base/le.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
-static void put_n(uint8_t *p, uint64_t x, int n)
-{
-	for (int i = 0; i < n; i++)
-		p[i] = (uint8_t)(x >> (8 * i));
-}
-
-static uint64_t get_n(const uint8_t *p, int n)
-{
-	uint64_t x = 0;
-
-	for (int i = 0; i < n; i++)
-		x |= (uint64_t)p[i] << (8 * i);
-	return x;
-}
-
-#define PUT(field, x) put_n((field), (uint64_t)(x), (int)sizeof(field))
-#define GET(field) get_n((field), (int)sizeof(field))
-
 static void put_key(uint8_t raw[16], struct tier_key key)
 {
-	put_n(raw, key.lo, 8);
-	put_n(raw + 8, key.hi, 8);
+	hfs_le_put(raw, key.lo, 8);
+	hfs_le_put(raw + 8, key.hi, 8);
 }
 
 static struct tier_key get_key(const uint8_t raw[16])
 {
-	return (struct tier_key){.lo = get_n(raw, 8), .hi = get_n(raw + 8, 8)};
+	return (struct tier_key){.lo = hfs_le_get(raw, 8), .hi = hfs_le_get(raw + 8, 8)};
 }
 
 static void put_identity(struct tier_raw_identity *raw, const struct hfs_identity *id)
 {
-	PUT(raw->dev, id->dev);
-	PUT(raw->ino, id->ino);
-	PUT(raw->size_bytes, id->size_bytes);
-	PUT(raw->mtime_ns, id->mtime_ns);
-	PUT(raw->ctime_ns, id->ctime_ns);
+	HFS_LE_PUT(raw->dev, id->dev);
+	HFS_LE_PUT(raw->ino, id->ino);
+	HFS_LE_PUT(raw->size_bytes, id->size_bytes);
+	HFS_LE_PUT(raw->mtime_ns, id->mtime_ns);
+	HFS_LE_PUT(raw->ctime_ns, id->ctime_ns);
 }
 
 static struct hfs_identity get_identity(const struct tier_raw_identity *raw)
 {
-	return (struct hfs_identity){.dev = GET(raw->dev),
-				     .ino = GET(raw->ino),
-				     .size_bytes = GET(raw->size_bytes),
-				     .mtime_ns = (int64_t)GET(raw->mtime_ns),
-				     .ctime_ns = (int64_t)GET(raw->ctime_ns)};
+	return (struct hfs_identity){.dev = HFS_LE_GET(raw->dev),
+				     .ino = HFS_LE_GET(raw->ino),
+				     .size_bytes = HFS_LE_GET(raw->size_bytes),
+				     .mtime_ns = (int64_t)HFS_LE_GET(raw->mtime_ns),
+				     .ctime_ns = (int64_t)HFS_LE_GET(raw->ctime_ns)};
 }
 
 uint64_t tier_dataset_hash(uint64_t salt, const void *dataset, size_t n)
@@ -76,10 +59,10 @@ uint64_t tier_data_seed(uint64_t salt, struct tier_key key, const struct hfs_ide
 
 	put_key(raw, key);
 	put_identity((struct tier_raw_identity *)(raw + 16), id);
-	put_n(raw + 56, place, 8);
-	put_n(raw + 64, generation, 4);
-	put_n(raw + 68, chunk_no, 8);
-	put_n(raw + 76, salt, 8);
+	hfs_le_put(raw + 56, place, 8);
+	hfs_le_put(raw + 64, generation, 4);
+	hfs_le_put(raw + 68, chunk_no, 8);
+	hfs_le_put(raw + 76, salt, 8);
 	return XXH3_64bits(raw, sizeof(raw));
 }
 
@@ -94,22 +77,22 @@ void tier_top_encode(struct tier_raw_top *raw, uint64_t salt)
 {
 	memset(raw, 0, sizeof(*raw));
 	memcpy(raw->magic, "HFSTIER1", 8);
-	PUT(raw->version, TIER_VERSION);
-	PUT(raw->hash_id, TIER_HASH_XXH3_64);
-	PUT(raw->salt, salt);
-	PUT(raw->check, XXH3_64bits(raw, offsetof(struct tier_raw_top, check)));
+	HFS_LE_PUT(raw->version, TIER_VERSION);
+	HFS_LE_PUT(raw->hash_id, TIER_HASH_XXH3_64);
+	HFS_LE_PUT(raw->salt, salt);
+	HFS_LE_PUT(raw->check, XXH3_64bits(raw, offsetof(struct tier_raw_top, check)));
 }
 
 bool tier_top_decode(const void *buf, size_t n, uint64_t *ret_salt)
 {
 	const struct tier_raw_top *raw = buf;
 
-	if (n != sizeof(*raw) || memcmp(raw->magic, "HFSTIER1", 8) != 0 || GET(raw->version) != TIER_VERSION ||
-	    GET(raw->hash_id) != TIER_HASH_XXH3_64)
+	if (n != sizeof(*raw) || memcmp(raw->magic, "HFSTIER1", 8) != 0 || HFS_LE_GET(raw->version) != TIER_VERSION ||
+	    HFS_LE_GET(raw->hash_id) != TIER_HASH_XXH3_64)
 		return false;
-	if (GET(raw->check) != XXH3_64bits(raw, offsetof(struct tier_raw_top, check)))
+	if (HFS_LE_GET(raw->check) != XXH3_64bits(raw, offsetof(struct tier_raw_top, check)))
 		return false;
-	*ret_salt = GET(raw->salt);
+	*ret_salt = HFS_LE_GET(raw->salt);
 	return true;
 }
 
@@ -131,22 +114,22 @@ size_t tier_origin_encode(struct tier_raw_origin *raw, uint64_t salt, uint32_t s
 {
 	memset(raw, 0, sizeof(*raw));
 	memcpy(raw->magic, "HFSORIG1", 8);
-	PUT(raw->text_bytes, n);
-	PUT(raw->slot_no, slot_no);
-	PUT(raw->source, source);
+	HFS_LE_PUT(raw->text_bytes, n);
+	HFS_LE_PUT(raw->slot_no, slot_no);
+	HFS_LE_PUT(raw->source, source);
 	memcpy(raw->text, text, n);
-	PUT(raw->check, origin_check(raw, salt, n));
+	HFS_LE_PUT(raw->check, origin_check(raw, salt, n));
 	return offsetof(struct tier_raw_origin, text) + n;
 }
 
 size_t tier_origin_decode(const struct tier_raw_origin *raw, uint64_t salt, uint32_t slot_no, uint64_t *ret_source)
 {
-	size_t n = GET(raw->text_bytes);
+	size_t n = HFS_LE_GET(raw->text_bytes);
 
-	if (memcmp(raw->magic, "HFSORIG1", 8) != 0 || n == 0 || n > sizeof(raw->text) || GET(raw->slot_no) != slot_no ||
-	    GET(raw->check) != origin_check(raw, salt, n))
+	if (memcmp(raw->magic, "HFSORIG1", 8) != 0 || n == 0 || n > sizeof(raw->text) || HFS_LE_GET(raw->slot_no) != slot_no ||
+	    HFS_LE_GET(raw->check) != origin_check(raw, salt, n))
 		return 0;
-	*ret_source = GET(raw->source);
+	*ret_source = HFS_LE_GET(raw->source);
 	return n;
 }
 
@@ -156,19 +139,19 @@ void tier_head_encode(struct tier_raw_head *raw, uint64_t salt, const struct tie
 {
 	memset(raw, 0, sizeof(*raw));
 	memcpy(raw->magic, "HFSIDX1\n", 8);
-	PUT(raw->version, TIER_VERSION);
-	PUT(raw->hash_id, TIER_HASH_XXH3_64);
-	PUT(raw->head_bytes, TIER_HEAD_BYTES);
-	PUT(raw->record_bytes, sizeof(struct tier_raw_record));
-	PUT(raw->chunk_bytes, h->chunk_bytes);
-	PUT(raw->generation, h->generation);
-	PUT(raw->file_id, h->file_id);
+	HFS_LE_PUT(raw->version, TIER_VERSION);
+	HFS_LE_PUT(raw->hash_id, TIER_HASH_XXH3_64);
+	HFS_LE_PUT(raw->head_bytes, TIER_HEAD_BYTES);
+	HFS_LE_PUT(raw->record_bytes, sizeof(struct tier_raw_record));
+	HFS_LE_PUT(raw->chunk_bytes, h->chunk_bytes);
+	HFS_LE_PUT(raw->generation, h->generation);
+	HFS_LE_PUT(raw->file_id, h->file_id);
 	put_key(raw->key, h->key);
-	PUT(raw->dataset, h->dataset);
+	HFS_LE_PUT(raw->dataset, h->dataset);
 	put_identity(&raw->identity, &h->id);
-	PUT(raw->path_bytes, h->path_bytes);
+	HFS_LE_PUT(raw->path_bytes, h->path_bytes);
 	memcpy(raw->path, h->path, h->path_bytes);
-	PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_head, check), salt));
+	HFS_LE_PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_head, check), salt));
 }
 
 bool tier_head_decode(const void *buf, size_t n, uint64_t salt, struct tier_head *ret)
@@ -176,19 +159,19 @@ bool tier_head_decode(const void *buf, size_t n, uint64_t salt, struct tier_head
 	const struct tier_raw_head *raw = buf;
 	struct tier_head h;
 
-	if (n != sizeof(*raw) || memcmp(raw->magic, "HFSIDX1\n", 8) != 0 || GET(raw->version) != TIER_VERSION ||
-	    GET(raw->hash_id) != TIER_HASH_XXH3_64 || GET(raw->head_bytes) != TIER_HEAD_BYTES ||
-	    GET(raw->record_bytes) != sizeof(struct tier_raw_record))
+	if (n != sizeof(*raw) || memcmp(raw->magic, "HFSIDX1\n", 8) != 0 || HFS_LE_GET(raw->version) != TIER_VERSION ||
+	    HFS_LE_GET(raw->hash_id) != TIER_HASH_XXH3_64 || HFS_LE_GET(raw->head_bytes) != TIER_HEAD_BYTES ||
+	    HFS_LE_GET(raw->record_bytes) != sizeof(struct tier_raw_record))
 		return false;
-	if (GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_head, check), salt))
+	if (HFS_LE_GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_head, check), salt))
 		return false;
-	h = (struct tier_head){.chunk_bytes = (uint32_t)GET(raw->chunk_bytes),
-			       .generation = (uint32_t)GET(raw->generation),
-			       .file_id = GET(raw->file_id),
+	h = (struct tier_head){.chunk_bytes = (uint32_t)HFS_LE_GET(raw->chunk_bytes),
+			       .generation = (uint32_t)HFS_LE_GET(raw->generation),
+			       .file_id = HFS_LE_GET(raw->file_id),
 			       .key = get_key(raw->key),
-			       .dataset = GET(raw->dataset),
+			       .dataset = HFS_LE_GET(raw->dataset),
 			       .id = get_identity(&raw->identity),
-			       .path_bytes = (uint32_t)GET(raw->path_bytes),
+			       .path_bytes = (uint32_t)HFS_LE_GET(raw->path_bytes),
 			       .path = (const char *)raw->path};
 	if (h.path_bytes == 0 || h.path_bytes > TIER_HEAD_PATH_MAX || !hfs_is_pow2(h.chunk_bytes) ||
 	    h.chunk_bytes < 4096 || h.chunk_bytes > (UINT32_C(16) << 20))
@@ -202,26 +185,26 @@ bool tier_head_decode(const void *buf, size_t n, uint64_t salt, struct tier_head
 void tier_record_encode(struct tier_raw_record *raw, uint64_t salt, uint64_t file_id, const struct tier_record *r)
 {
 	memset(raw, 0, sizeof(*raw));
-	PUT(raw->generation, r->generation);
-	PUT(raw->len_bytes, r->len_bytes);
-	PUT(raw->flags, 1);
-	PUT(raw->chunk_no, r->chunk_no);
-	PUT(raw->data_check, r->data_check);
-	PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_record, check), salt ^ file_id));
+	HFS_LE_PUT(raw->generation, r->generation);
+	HFS_LE_PUT(raw->len_bytes, r->len_bytes);
+	HFS_LE_PUT(raw->flags, 1);
+	HFS_LE_PUT(raw->chunk_no, r->chunk_no);
+	HFS_LE_PUT(raw->data_check, r->data_check);
+	HFS_LE_PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_record, check), salt ^ file_id));
 }
 
 bool tier_record_decode(const void *buf, uint64_t salt, uint64_t file_id, struct tier_record *ret)
 {
 	const struct tier_raw_record *raw = buf;
 
-	if (GET(raw->flags) != 1 || GET(raw->reserved) != 0)
+	if (HFS_LE_GET(raw->flags) != 1 || HFS_LE_GET(raw->reserved) != 0)
 		return false;
-	if (GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_record, check), salt ^ file_id))
+	if (HFS_LE_GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_record, check), salt ^ file_id))
 		return false;
-	*ret = (struct tier_record){.generation = (uint32_t)GET(raw->generation),
-				    .len_bytes = (uint32_t)GET(raw->len_bytes),
-				    .chunk_no = (uint32_t)GET(raw->chunk_no),
-				    .data_check = GET(raw->data_check)};
+	*ret = (struct tier_record){.generation = (uint32_t)HFS_LE_GET(raw->generation),
+				    .len_bytes = (uint32_t)HFS_LE_GET(raw->len_bytes),
+				    .chunk_no = (uint32_t)HFS_LE_GET(raw->chunk_no),
+				    .data_check = HFS_LE_GET(raw->data_check)};
 	return true;
 }
 
@@ -231,22 +214,22 @@ void tier_pack_encode(struct tier_raw_pack *raw, uint64_t salt, uint64_t pack_no
 {
 	memset(raw, 0, sizeof(*raw));
 	memcpy(raw->magic, "HFSPACK1", 8);
-	PUT(raw->version, TIER_VERSION);
-	PUT(raw->hash_id, TIER_HASH_XXH3_64);
-	PUT(raw->pack_no, pack_no);
-	PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_pack, check), salt));
+	HFS_LE_PUT(raw->version, TIER_VERSION);
+	HFS_LE_PUT(raw->hash_id, TIER_HASH_XXH3_64);
+	HFS_LE_PUT(raw->pack_no, pack_no);
+	HFS_LE_PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_pack, check), salt));
 }
 
 bool tier_pack_decode(const void *buf, size_t n, uint64_t salt, uint64_t *ret_pack_no)
 {
 	const struct tier_raw_pack *raw = buf;
 
-	if (n != sizeof(*raw) || memcmp(raw->magic, "HFSPACK1", 8) != 0 || GET(raw->version) != TIER_VERSION ||
-	    GET(raw->hash_id) != TIER_HASH_XXH3_64)
+	if (n != sizeof(*raw) || memcmp(raw->magic, "HFSPACK1", 8) != 0 || HFS_LE_GET(raw->version) != TIER_VERSION ||
+	    HFS_LE_GET(raw->hash_id) != TIER_HASH_XXH3_64)
 		return false;
-	if (GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_pack, check), salt))
+	if (HFS_LE_GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_pack, check), salt))
 		return false;
-	*ret_pack_no = GET(raw->pack_no);
+	*ret_pack_no = HFS_LE_GET(raw->pack_no);
 	return true;
 }
 
@@ -263,15 +246,15 @@ void tier_item_encode(void *buf, uint64_t salt, uint64_t pack_no, const struct t
 
 	memset(raw, 0, sizeof(*raw));
 	memcpy(raw->magic, it->is_live ? TIER_ITEM_LIVE : TIER_ITEM_DEAD, 4);
-	PUT(raw->path_bytes, it->path_bytes);
-	PUT(raw->data_bytes, it->data_bytes);
-	PUT(raw->off_bytes, it->off_bytes);
+	HFS_LE_PUT(raw->path_bytes, it->path_bytes);
+	HFS_LE_PUT(raw->data_bytes, it->data_bytes);
+	HFS_LE_PUT(raw->off_bytes, it->off_bytes);
 	put_key(raw->key, it->key);
-	PUT(raw->dataset, it->dataset);
+	HFS_LE_PUT(raw->dataset, it->dataset);
 	put_identity(&raw->identity, &it->id);
-	PUT(raw->data_check, it->data_check);
+	HFS_LE_PUT(raw->data_check, it->data_check);
 	memcpy(raw + 1, it->path, it->path_bytes);
-	PUT(raw->check, item_check(raw, it->path, it->path_bytes, salt ^ pack_no));
+	HFS_LE_PUT(raw->check, item_check(raw, it->path, it->path_bytes, salt ^ pack_no));
 }
 
 /* What holds for items and entries alike: they lie inside a pack, and are as long as the file was. */
@@ -294,20 +277,20 @@ int tier_item_decode(const void *buf, size_t n, uint64_t salt, uint64_t pack_no,
 	it = (struct tier_item){.is_live = memcmp(raw->magic, TIER_ITEM_LIVE, 4) == 0};
 	if (!it.is_live && memcmp(raw->magic, TIER_ITEM_DEAD, 4) != 0)
 		return 0;
-	it.path_bytes = (uint32_t)GET(raw->path_bytes);
-	it.data_bytes = (uint32_t)GET(raw->data_bytes);
-	it.off_bytes = (uint32_t)GET(raw->off_bytes);
+	it.path_bytes = (uint32_t)HFS_LE_GET(raw->path_bytes);
+	it.data_bytes = (uint32_t)HFS_LE_GET(raw->data_bytes);
+	it.off_bytes = (uint32_t)HFS_LE_GET(raw->off_bytes);
 	it.key = get_key(raw->key);
-	it.dataset = GET(raw->dataset);
+	it.dataset = HFS_LE_GET(raw->dataset);
 	it.id = get_identity(&raw->identity);
-	it.data_check = GET(raw->data_check);
+	it.data_check = HFS_LE_GET(raw->data_check);
 	if (it.off_bytes != off_bytes || !item_is_sane(&it))
 		return 0;
 	*ret_need = tier_item_data_off(it.path_bytes);
 	if (*ret_need > n)
 		return 1;
 	it.path = (const char *)(raw + 1);
-	if (GET(raw->check) != item_check(raw, it.path, it.path_bytes, salt ^ pack_no))
+	if (HFS_LE_GET(raw->check) != item_check(raw, it.path, it.path_bytes, salt ^ pack_no))
 		return 0;
 	*ret = it;
 	return 2;
@@ -317,12 +300,12 @@ void tier_entry_encode(struct tier_raw_entry *raw, uint64_t salt, uint64_t pack_
 {
 	memset(raw, 0, sizeof(*raw));
 	put_key(raw->key, it->key);
-	PUT(raw->dataset, it->dataset);
+	HFS_LE_PUT(raw->dataset, it->dataset);
 	put_identity(&raw->identity, &it->id);
-	PUT(raw->off_bytes, it->off_bytes);
-	PUT(raw->data_bytes, it->data_bytes);
-	PUT(raw->path_bytes, it->path_bytes);
-	PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_entry, check), salt ^ pack_no));
+	HFS_LE_PUT(raw->off_bytes, it->off_bytes);
+	HFS_LE_PUT(raw->data_bytes, it->data_bytes);
+	HFS_LE_PUT(raw->path_bytes, it->path_bytes);
+	HFS_LE_PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_entry, check), salt ^ pack_no));
 }
 
 bool tier_entry_decode(const void *buf, uint64_t salt, uint64_t pack_no, struct tier_item *ret)
@@ -330,14 +313,14 @@ bool tier_entry_decode(const void *buf, uint64_t salt, uint64_t pack_no, struct 
 	const struct tier_raw_entry *raw = buf;
 	struct tier_item it;
 
-	if (GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_entry, check), salt ^ pack_no))
+	if (HFS_LE_GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_entry, check), salt ^ pack_no))
 		return false;
 	it = (struct tier_item){.is_live = true,
-				.off_bytes = (uint32_t)GET(raw->off_bytes),
-				.data_bytes = (uint32_t)GET(raw->data_bytes),
-				.path_bytes = (uint32_t)GET(raw->path_bytes),
+				.off_bytes = (uint32_t)HFS_LE_GET(raw->off_bytes),
+				.data_bytes = (uint32_t)HFS_LE_GET(raw->data_bytes),
+				.path_bytes = (uint32_t)HFS_LE_GET(raw->path_bytes),
 				.key = get_key(raw->key),
-				.dataset = GET(raw->dataset),
+				.dataset = HFS_LE_GET(raw->dataset),
 				.id = get_identity(&raw->identity)};
 	if (!item_is_sane(&it))
 		return false;
@@ -349,22 +332,22 @@ void tier_trailer_encode(struct tier_raw_trailer *raw, uint64_t salt, uint64_t p
 {
 	memset(raw, 0, sizeof(*raw));
 	memcpy(raw->magic, "HFSPEND1", 8);
-	PUT(raw->pack_no, pack_no);
-	PUT(raw->n_entries, n);
-	PUT(raw->table_off_bytes, table_off);
-	PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_trailer, check), salt ^ pack_no));
+	HFS_LE_PUT(raw->pack_no, pack_no);
+	HFS_LE_PUT(raw->n_entries, n);
+	HFS_LE_PUT(raw->table_off_bytes, table_off);
+	HFS_LE_PUT(raw->check, XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_trailer, check), salt ^ pack_no));
 }
 
 bool tier_trailer_decode(const void *buf, uint64_t salt, uint64_t pack_no, uint32_t *ret_n, uint32_t *ret_table_off)
 {
 	const struct tier_raw_trailer *raw = buf;
 
-	if (memcmp(raw->magic, "HFSPEND1", 8) != 0 || GET(raw->pack_no) != pack_no)
+	if (memcmp(raw->magic, "HFSPEND1", 8) != 0 || HFS_LE_GET(raw->pack_no) != pack_no)
 		return false;
-	if (GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_trailer, check), salt ^ pack_no))
+	if (HFS_LE_GET(raw->check) != XXH3_64bits_withSeed(raw, offsetof(struct tier_raw_trailer, check), salt ^ pack_no))
 		return false;
-	*ret_n = (uint32_t)GET(raw->n_entries);
-	*ret_table_off = (uint32_t)GET(raw->table_off_bytes);
+	*ret_n = (uint32_t)HFS_LE_GET(raw->n_entries);
+	*ret_table_off = (uint32_t)HFS_LE_GET(raw->table_off_bytes);
 	return true;
 }
 

@@ -112,7 +112,7 @@ static int page_put(struct book *b, struct book_block *k)
 
 	if (!k->is_dirty)
 		return 0;
-	book_page_name(name, 'a', k->no);
+	book_page_name(name, k->no);
 	err = put(b, name, k->data, k->n_bytes);
 	if (err == 0)
 		k->is_dirty = false;
@@ -330,7 +330,7 @@ static uint32_t pages_end(struct book *b)
 	uint32_t end = 0;
 
 	for (uint32_t no = 0; no < end + GAP_MAX && no < PAGES_MAX; no++) {
-		book_page_name(name, 'a', no);
+		book_page_name(name, no);
 		if (tier_note_size(b->tier, name) > 0)
 			end = no + 1;
 	}
@@ -348,7 +348,7 @@ static void load(struct book *b, bool is_first)
 	if (is_first)
 		b->next_no = end;
 	for (uint32_t no = end; no-- > 0 && !is_stopping(b);) {
-		book_page_name(name, 'a', no);
+		book_page_name(name, no);
 		if ((b->page && b->page->no == no) || tier_note_size(b->tier, name) == 0)
 			continue;
 		k = book_block_new();

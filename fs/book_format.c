@@ -4,28 +4,12 @@
  */
 #include "fs/book_format.h"
 
+#include "cache/base/le.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
-
-static void put_n(uint8_t *p, uint64_t x, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		p[i] = (uint8_t)(x >> (8 * i));
-}
-
-static uint64_t get_n(const uint8_t *p, size_t n)
-{
-	uint64_t x = 0;
-
-	for (size_t i = 0; i < n; i++)
-		x |= (uint64_t)p[i] << (8 * i);
-	return x;
-}
-
-#define PUT(field, x) put_n((field), (uint64_t)(x), sizeof(field))
-#define GET(field) get_n((field), sizeof(field))
 
 /* ---- attributes ---- */
 
@@ -35,7 +19,7 @@ void book_page_encode(void *buf, uint32_t n_records)
 
 	memset(raw, 0, sizeof(*raw));
 	memcpy(raw->magic, "HFSATTR1", 8);
-	PUT(raw->n_records, n_records);
+	HFS_LE_PUT(raw->n_records, n_records);
 }
 
 bool book_page_decode(const void *buf, size_t n, uint32_t *ret_n_records)
@@ -44,7 +28,7 @@ bool book_page_decode(const void *buf, size_t n, uint32_t *ret_n_records)
 
 	if (n < sizeof(*raw) || memcmp(raw->magic, "HFSATTR1", 8) != 0)
 		return false;
-	*ret_n_records = (uint32_t)GET(raw->n_records);
+	*ret_n_records = (uint32_t)HFS_LE_GET(raw->n_records);
 	return true;
 }
 
@@ -54,20 +38,20 @@ void book_record_encode(void *buf, const struct book_record *r)
 	uint8_t *tail = (uint8_t *)buf + sizeof(*raw);
 	const struct origin_attr *a = &r->attr;
 
-	PUT(raw->path_bytes, r->path_bytes);
-	PUT(raw->link_bytes, r->link_bytes);
-	PUT(raw->mode, a->mode);
-	PUT(raw->nlink, a->nlink);
-	PUT(raw->uid, a->uid);
-	PUT(raw->gid, a->gid);
-	PUT(raw->blksize, a->blksize);
-	PUT(raw->dev, a->id.dev);
-	PUT(raw->ino, a->id.ino);
-	PUT(raw->size_bytes, a->id.size_bytes);
-	PUT(raw->mtime_ns, a->id.mtime_ns);
-	PUT(raw->ctime_ns, a->id.ctime_ns);
-	PUT(raw->atime_ns, a->atime_ns);
-	PUT(raw->blocks, a->blocks);
+	HFS_LE_PUT(raw->path_bytes, r->path_bytes);
+	HFS_LE_PUT(raw->link_bytes, r->link_bytes);
+	HFS_LE_PUT(raw->mode, a->mode);
+	HFS_LE_PUT(raw->nlink, a->nlink);
+	HFS_LE_PUT(raw->uid, a->uid);
+	HFS_LE_PUT(raw->gid, a->gid);
+	HFS_LE_PUT(raw->blksize, a->blksize);
+	HFS_LE_PUT(raw->dev, a->id.dev);
+	HFS_LE_PUT(raw->ino, a->id.ino);
+	HFS_LE_PUT(raw->size_bytes, a->id.size_bytes);
+	HFS_LE_PUT(raw->mtime_ns, a->id.mtime_ns);
+	HFS_LE_PUT(raw->ctime_ns, a->id.ctime_ns);
+	HFS_LE_PUT(raw->atime_ns, a->atime_ns);
+	HFS_LE_PUT(raw->blocks, a->blocks);
 	memcpy(tail, r->path, r->path_bytes);
 	if (r->link_bytes > 0)
 		memcpy(tail + r->path_bytes, r->link, r->link_bytes);
@@ -80,20 +64,20 @@ size_t book_record_decode(const void *buf, size_t n, struct book_record *ret)
 	if (n < sizeof(*raw))
 		return 0;
 	*ret = (struct book_record){
-		.path_bytes = (uint16_t)GET(raw->path_bytes),
-		.link_bytes = (uint16_t)GET(raw->link_bytes),
-		.attr = {.id = {.dev = GET(raw->dev),
-				.ino = GET(raw->ino),
-				.size_bytes = GET(raw->size_bytes),
-				.mtime_ns = (int64_t)GET(raw->mtime_ns),
-				.ctime_ns = (int64_t)GET(raw->ctime_ns)},
-			 .mode = (uint32_t)GET(raw->mode),
-			 .nlink = (uint32_t)GET(raw->nlink),
-			 .uid = (uint32_t)GET(raw->uid),
-			 .gid = (uint32_t)GET(raw->gid),
-			 .blksize = (uint32_t)GET(raw->blksize),
-			 .atime_ns = (int64_t)GET(raw->atime_ns),
-			 .blocks = GET(raw->blocks)},
+		.path_bytes = (uint16_t)HFS_LE_GET(raw->path_bytes),
+		.link_bytes = (uint16_t)HFS_LE_GET(raw->link_bytes),
+		.attr = {.id = {.dev = HFS_LE_GET(raw->dev),
+				.ino = HFS_LE_GET(raw->ino),
+				.size_bytes = HFS_LE_GET(raw->size_bytes),
+				.mtime_ns = (int64_t)HFS_LE_GET(raw->mtime_ns),
+				.ctime_ns = (int64_t)HFS_LE_GET(raw->ctime_ns)},
+			 .mode = (uint32_t)HFS_LE_GET(raw->mode),
+			 .nlink = (uint32_t)HFS_LE_GET(raw->nlink),
+			 .uid = (uint32_t)HFS_LE_GET(raw->uid),
+			 .gid = (uint32_t)HFS_LE_GET(raw->gid),
+			 .blksize = (uint32_t)HFS_LE_GET(raw->blksize),
+			 .atime_ns = (int64_t)HFS_LE_GET(raw->atime_ns),
+			 .blocks = HFS_LE_GET(raw->blocks)},
 	};
 	if (book_record_bytes(ret) > n || ret->path_bytes > BOOK_PATH_MAX || ret->link_bytes > BOOK_LINK_MAX ||
 	    ret->attr.id.size_bytes > INT64_MAX)
@@ -121,10 +105,10 @@ void book_list_encode(void *buf, const struct book_list_head *h)
 
 	memset(raw, 0, sizeof(*raw));
 	memcpy(raw->magic, "HFSLIST1", 8);
-	PUT(raw->stamp, h->stamp);
-	PUT(raw->part_no, h->part_no);
-	PUT(raw->n_parts, h->n_parts);
-	PUT(raw->n_entries, h->n_entries);
+	HFS_LE_PUT(raw->stamp, h->stamp);
+	HFS_LE_PUT(raw->part_no, h->part_no);
+	HFS_LE_PUT(raw->n_parts, h->n_parts);
+	HFS_LE_PUT(raw->n_entries, h->n_entries);
 }
 
 bool book_list_decode(const void *buf, size_t n, struct book_list_head *ret)
@@ -133,10 +117,10 @@ bool book_list_decode(const void *buf, size_t n, struct book_list_head *ret)
 
 	if (n < sizeof(*raw) || memcmp(raw->magic, "HFSLIST1", 8) != 0)
 		return false;
-	*ret = (struct book_list_head){.stamp = GET(raw->stamp),
-				       .part_no = (uint32_t)GET(raw->part_no),
-				       .n_parts = (uint32_t)GET(raw->n_parts),
-				       .n_entries = (uint32_t)GET(raw->n_entries)};
+	*ret = (struct book_list_head){.stamp = HFS_LE_GET(raw->stamp),
+				       .part_no = (uint32_t)HFS_LE_GET(raw->part_no),
+				       .n_parts = (uint32_t)HFS_LE_GET(raw->n_parts),
+				       .n_entries = (uint32_t)HFS_LE_GET(raw->n_entries)};
 	return true;
 }
 
@@ -144,7 +128,7 @@ size_t book_entry_encode(void *buf, const char *name, size_t len, uint64_t ino, 
 {
 	struct book_raw_entry *raw = buf;
 
-	PUT(raw->ino, ino);
+	HFS_LE_PUT(raw->ino, ino);
 	raw->type = (uint8_t)type;
 	raw->name_bytes = (uint8_t)len;
 	memcpy(raw + 1, name, len);
@@ -161,16 +145,16 @@ size_t book_entry_decode(const void *buf, size_t n, const char **ret_name, size_
 		return 0;
 	*ret_name = name;
 	*ret_len = raw->name_bytes;
-	*ret_ino = GET(raw->ino);
+	*ret_ino = HFS_LE_GET(raw->ino);
 	*ret_type = raw->type;
 	return sizeof(*raw) + raw->name_bytes;
 }
 
 /* ---- names ---- */
 
-void book_page_name(char *buf, char letter, uint32_t no)
+void book_page_name(char *buf, uint32_t no)
 {
-	(void)snprintf(buf, BOOK_NAME_CAP, "//%c/%08x", letter, no);
+	(void)snprintf(buf, BOOK_NAME_CAP, "//a/%08x", no);
 }
 
 bool book_list_name(char *buf, const char *path, uint32_t part_no)

@@ -4,8 +4,8 @@
  *
  * Notes are proved by the disk tier (cache/tier.h); still, decoders take whatever bytes come and say no. All numbers are little-endian.
  *
- *   "//a/NNNNNNNN", "//b/NNNNNNNN"  a page: head, then records one behind the other; N: 8 hex digits
- *   "//l/NNNNNNNN/PATH"             part N of the listing of the directory PATH: head, then entries
+ *   "//a/NNNNNNNN"       a page: head, then records one behind the other; N: 8 hex digits
+ *   "//l/NNNNNNNN/PATH"  part N of the listing of the directory PATH: head, then entries
  */
 #ifndef FS_BOOK_FORMAT_H
 #define FS_BOOK_FORMAT_H
@@ -83,7 +83,7 @@ size_t book_entry_encode(void *buf, const char *name, size_t len, uint64_t ino, 
 /* 0: no entry. name is not terminated. */
 size_t book_entry_decode(const void *buf, size_t n, const char **ret_name, size_t *ret_len, uint64_t *ret_ino, unsigned *ret_type);
 
-void book_page_name(char *buf, char letter, uint32_t no); /* cap BOOK_NAME_CAP */
+void book_page_name(char *buf, uint32_t no); /* cap BOOK_NAME_CAP */
 bool book_list_name(char *buf, const char *path, uint32_t part_no); /* false: too long */
 
 #endif

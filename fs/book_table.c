@@ -41,13 +41,14 @@ const uint8_t *book_block_add(struct book_block *k, const struct book_record *r)
 
 /* ---- the set; 0 stands for a free slot, and for the number 0 by accident: then it is noted twice ---- */
 
-static void set_put(uint64_t *slots, size_t cap, uint64_t x)
+/* Where x stands, or would. */
+static uint64_t *set_slot(uint64_t *slots, size_t cap, uint64_t x)
 {
 	size_t i = x & (cap - 1);
 
-	while (slots[i] != 0)
+	while (slots[i] != 0 && slots[i] != x)
 		i = (i + 1) & (cap - 1);
-	slots[i] = x;
+	return &slots[i];
 }
 
 static int set_grow(struct book_set *s)
@@ -59,7 +60,7 @@ static int set_grow(struct book_set *s)
 		return -ENOMEM;
 	for (size_t i = 0; i < s->cap; i++)
 		if (s->slots[i] != 0)
-			set_put(slots, cap, s->slots[i]);
+			*set_slot(slots, cap, s->slots[i]) = s->slots[i];
 	free(s->slots);
 	s->slots = slots;
 	s->cap = cap;
@@ -68,12 +69,14 @@ static int set_grow(struct book_set *s)
 
 int book_set_add(struct book_set *s, uint64_t x)
 {
+	uint64_t *at;
+
 	if (s->n * 2 >= s->cap)
 		HFS_TRY(set_grow(s));
-	for (size_t i = x & (s->cap - 1); s->slots[i] != 0; i = (i + 1) & (s->cap - 1))
-		if (s->slots[i] == x)
-			return 0;
-	set_put(s->slots, s->cap, x);
+	at = set_slot(s->slots, s->cap, x);
+	if (*at != 0)
+		return 0;
+	*at = x;
 	s->n++;
 	return 1;
 }

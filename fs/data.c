@@ -262,6 +262,26 @@ static size_t collect_locked(struct data_req *head, bool (*match)(struct data_re
 	return n;
 }
 
+static size_t collect(struct data_view *v, struct data_req **list, bool (*match)(struct data_req *r, uint64_t arg), uint64_t arg,
+		      struct data_req **ret)
+{
+	size_t n;
+
+	hfs_mutex_lock(&v->lock);
+	n = collect_locked(*list, match, arg, ret);
+	hfs_mutex_unlock(&v->lock);
+	return n;
+}
+
+static bool answer_late(struct data_req *r)
+{
+	bool is = data_answer_late(r);
+
+	if (is)
+		atomic_fetch_add(&r->v->h->late_metadata, 1);
+	return is;
+}
+
 static bool match_interrupted(struct data_req *r, uint64_t pass)
 {
 	if (!r->is_interrupted || r->i_pass == pass)
@@ -284,11 +304,9 @@ static void watch_interrupted(struct data_view *v, uint64_t pass)
 	size_t n;
 
 	do {
-		hfs_mutex_lock(&v->lock);
-		n = collect_locked(v->reads, match_interrupted, pass, batch);
+		n = collect(v, &v->reads, match_interrupted, pass, batch);
 		if (n == 0)
-			n = collect_locked(v->metas, match_interrupted, pass, batch);
-		hfs_mutex_unlock(&v->lock);
+			n = collect(v, &v->metas, match_interrupted, pass, batch);
 		for (size_t i = 0; i < n; i++) {
 			if (is_dying(batch[i]->tid))
 				answer_eintr(batch[i]);
@@ -317,12 +335,9 @@ static void watch_late(struct data_view *v, uint64_t now_ns)
 	do {
 		uint64_t age = atomic_load(&v->is_late) ? LATE_GRACE_NS : LATE_NS;
 
-		hfs_mutex_lock(&v->lock);
-		n = collect_locked(v->metas, match_late, now_ns - age, batch);
-		hfs_mutex_unlock(&v->lock);
+		n = collect(v, &v->metas, match_late, now_ns - age, batch);
 		for (size_t i = 0; i < n; i++) {
-			if (data_answer_late(batch[i]))
-				atomic_fetch_add(&v->h->late_metadata, 1);
+			(void)answer_late(batch[i]);
 			data_req_unref(batch[i]);
 		}
 	} while (n == WATCH_BATCH);
@@ -340,13 +355,9 @@ static void watch_overdue(struct data_view *v, uint64_t before_ns)
 	size_t n;
 
 	do {
-		hfs_mutex_lock(&v->lock);
-		n = collect_locked(v->metas, match_overdue, before_ns, batch);
-		hfs_mutex_unlock(&v->lock);
+		n = collect(v, &v->metas, match_overdue, before_ns, batch);
 		for (size_t i = 0; i < n; i++) {
-			if (data_answer_late(batch[i]))
-				atomic_fetch_add(&v->h->late_metadata, 1);
-			else if (data_answer(batch[i], -EIO, NULL))
+			if (!answer_late(batch[i]) && data_answer(batch[i], -EIO, NULL))
 				hfs_log_limited(HFS_LOG_WARNING, "origin: no answer within origin-timeout; waiting calls get EIO");
 			data_req_unref(batch[i]);
 		}
@@ -515,9 +526,7 @@ void data_stop(struct data_view *v)
 		return;
 	pthread_join(v->watch, NULL);
 	do {
-		hfs_mutex_lock(&v->lock);
-		n = collect_locked(v->metas, match_all, 0, batch);
-		hfs_mutex_unlock(&v->lock);
+		n = collect(v, &v->metas, match_all, 0, batch);
 		for (size_t i = 0; i < n; i++) {
 			data_answer(batch[i], -ESHUTDOWN, NULL);
 			data_req_unref(batch[i]);

@@ -147,7 +147,7 @@ static bool answer_opendir(struct data_req *r, const char *path)
 	return true;
 }
 
-bool data_book_answer(struct data_req *r, const char *path)
+static bool answer(struct data_req *r, const char *path)
 {
 	bool is_answered = false;
 
@@ -171,13 +171,26 @@ bool data_book_answer(struct data_req *r, const char *path)
 	return is_answered;
 }
 
+bool data_book_first(struct data_req *r, const char *path)
+{
+	if (!path || !data_is_book_first(r->v) || !answer(r, path))
+		return false;
+	data_req_unref(r);
+	return true;
+}
+
+bool data_book_instead(struct data_req *r, const char *path, int err)
+{
+	return path && data_is_away(err) && answer(r, path);
+}
+
 static void job_book(void *arg)
 {
 	struct data_req *r = arg;
 	char *path = atomic_load(&r->is_answered) ? NULL : data_req_path(r);
 
 	if (path)
-		(void)data_book_answer(r, path);
+		(void)answer(r, path);
 	free(path);
 	data_req_unref(r);
 }

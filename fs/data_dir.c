@@ -87,16 +87,13 @@ static void job_opendir(void *arg)
 	struct data_list l = { .v = v, .is_root = r->node_id == NODE_ROOT_ID };
 	struct origin_attr attr;
 	char *path = data_req_path(r);
-	int rc = path ? 0 : -ENOMEM;
+	int rc;
 
-	if (path && data_is_book_first(v) && data_book_answer(r, path)) {
+	if (data_book_first(r, path)) {
 		free(path);
-		data_req_unref(r);
 		return;
 	}
-	if (rc == 0)
-		rc = dirsnap_create(v->snaps, r->node_id, &l.snap);
-
+	rc = path ? dirsnap_create(v->snaps, r->node_id, &l.snap) : -ENOMEM;
 	node_attr_get(v->nodes, r->node, &attr, NULL);
 	l.dev = attr.id.dev;
 	if (rc == 0)
@@ -108,7 +105,7 @@ static void job_opendir(void *arg)
 		data_opendir_answer(r, l.snap);
 	} else {
 		dirsnap_put(l.snap);
-		if (!path || !data_is_away(rc) || !data_book_answer(r, path))
+		if (!data_book_instead(r, path, rc))
 			data_answer(r, rc, NULL);
 	}
 	free(path);

@@ -136,8 +136,13 @@ bool data_is_away(int err);
 bool data_is_book_first(struct data_view *v);
 void data_note(struct data_view *v, const char *path, const struct origin_attr *attr, const char *link);
 void data_note_list(struct data_view *v, const char *path, uint64_t node_id);
-/* On a metadata thread; false: the book does not know, the request is not answered. path: of what is asked for. */
-bool data_book_answer(struct data_req *r, const char *path);
+/*
+ * On a metadata thread; false: the request is not answered. path: of what is asked for, NULL: no memory. The first one before the
+ * origin is asked: if it is late, and then the job is over (data_job_done() is not called: the origin is no less late for that);
+ * the second one after the origin said err: if that is no answer.
+ */
+bool data_book_first(struct data_req *r, const char *path);
+bool data_book_instead(struct data_req *r, const char *path, int err);
 /* From the watch thread: a metadata thread asks the book. */
 void data_book_park(struct data_req *r);
 /* The entry's attributes, counted for the kernel. */

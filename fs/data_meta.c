@@ -121,9 +121,8 @@ static void job_lookup(void *arg)
 
 	if (!path)
 		goto fail;
-	if (data_is_book_first(v) && !data_stale_expected(v, r->node_id, r->name_own) && data_book_answer(r, path)) {
+	if (!data_stale_expected(v, r->node_id, r->name_own) && data_book_first(r, path)) {
 		free(path);
-		data_req_unref(r); /* the origin is no less late for that */
 		return;
 	}
 	rc = ask_origin(r, path, &attr, &fd, &came_ns);
@@ -153,7 +152,7 @@ fail:
 			data_superseded(v, n);
 		}
 		answer_negative(r);
-	} else if (!path || !data_is_away(rc) || !data_book_answer(r, path)) {
+	} else if (!data_book_instead(r, path, rc)) {
 		data_answer(r, rc, NULL);
 	}
 out:
@@ -254,8 +253,7 @@ static void job_getattr(void *arg)
 	} else if (rc < 0) {
 		data_answer(r, rc == -ENOENT ? -ESTALE : rc, NULL);
 	} else {
-		if (path)
-			data_note(v, path, &attr, NULL);
+		data_note(v, path, &attr, NULL);
 		node_attr_set(v->nodes, r->node, &attr, hfs_now_ns());
 		data_answer_attr(r);
 	}
@@ -290,21 +288,19 @@ static void job_readlink(void *arg)
 	char buf[PATH_MAX + 1];
 	struct data_result res = { .bytes = buf };
 	char *path = data_req_path(r);
-	ssize_t n = path ? -EIO : -ENOMEM;
+	ssize_t n;
 
-	if (path && data_is_book_first(r->v) && data_book_answer(r, path)) {
+	if (data_book_first(r, path)) {
 		free(path);
-		data_req_unref(r);
 		return;
 	}
-	if (path)
-		n = data_origin_readlink(r, path, buf, PATH_MAX);
+	n = path ? data_origin_readlink(r, path, buf, PATH_MAX) : -ENOMEM;
 	if (n >= 0) {
 		buf[n] = '\0';
 		res.bytes_len = (size_t)n;
 		data_note(r->v, path, &r->node->attr, buf);
 	}
-	if (!path || !data_is_away((int)n) || !data_book_answer(r, path))
+	if (!data_book_instead(r, path, (int)n))
 		data_answer(r, n < 0 ? (int)n : 0, &res);
 	free(path);
 	data_job_done(r);

@@ -38,28 +38,36 @@ static void write_all(int fd, const char *buf, size_t len)
 	}
 }
 
-/* say: printed once when it takes longer than BOUNDED_SAY_MS; NULL: nothing. */
-static int read_all(int fd, char *buf, size_t len, int64_t until_ms, const char *say)
+int bounded_poll(int fd, int64_t timeout_ms, const char *say, FILE *err)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
-	int64_t say_ms = say ? now_ms() + BOUNDED_SAY_MS : until_ms;
+	int64_t until_ms = now_ms() + timeout_ms, say_ms = say ? now_ms() + BOUNDED_SAY_MS : until_ms;
 
-	while (len > 0) {
+	for (;;) {
 		int64_t left = (say_ms < until_ms ? say_ms : until_ms) - now_ms();
-		ssize_t n;
 		int r = poll(&p, 1, left > 0 ? (int)left : 0);
 
-		if (r < 0 && errno == EINTR)
-			continue;
-		if (r < 0)
+		if (r > 0)
+			return 1;
+		if (r < 0 && errno != EINTR)
 			return -errno;
-		if (r == 0 && say_ms < until_ms) {
-			fprintf(stderr, "%s\n", say);
+		if (r == 0 && say_ms >= until_ms)
+			return 0;
+		if (r == 0) {
+			fprintf(err, "%s\n", say);
 			say_ms = until_ms;
-			continue;
 		}
-		if (r == 0)
-			return -ETIMEDOUT;
+	}
+}
+
+static int read_all(int fd, char *buf, size_t len, int64_t until_ms, const char *say)
+{
+	while (len > 0) {
+		ssize_t n;
+		int r = bounded_poll(fd, until_ms - now_ms(), say, stderr);
+
+		if (r <= 0)
+			return r < 0 ? r : -ETIMEDOUT;
 		n = read(fd, buf, len);
 		if (n < 0 && errno == EINTR)
 			continue;

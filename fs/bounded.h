@@ -12,6 +12,8 @@
 #include "cache/base/err.h"
 
 #include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 
 /*
  * Run fn(arg, answer) in a child; what it left in answer[0..len) is copied back. 0; -ETIMEDOUT: the child was killed and, if
@@ -21,6 +23,12 @@
 #define BOUNDED_SAY_MS 2000
 HFS_MUST_CHECK int bounded_run(void (*fn)(const void *arg, void *answer), const void *arg, void *answer,
 						    size_t len, unsigned timeout_ms, const char *say);
+
+/*
+ * Until fd can be read, or the time is over: 1, 0 or negative errno. say (may be NULL): a line for err if it takes longer than
+ * BOUNDED_SAY_MS.
+ */
+HFS_MUST_CHECK int bounded_poll(int fd, int64_t timeout_ms, const char *say, FILE *err);
 
 /* statfs() of a path, which always asks the file system itself: 0, its negative errno, or -ETIMEDOUT. */
 HFS_MUST_CHECK int bounded_statfs(const char *path, unsigned timeout_ms);

@@ -50,7 +50,7 @@ struct control_session {
 	pthread_t threads[CTL_THREADS];
 	unsigned n_threads;
 	_Atomic uint32_t n_lookups;
-	unsigned minor; /* of the mount, for mountinfo_is_held() */
+	unsigned minor; /* of the mount, for mountinfo_detach_held() */
 	bool is_mounted, is_stopped;
 };
 
@@ -628,14 +628,10 @@ int control_session_start(struct control_session *s)
 /* By now the same place may hold the next daemon's mount. Users of what is detached get errors at once. */
 static void unmount(struct control_session *s)
 {
-	int rc;
-
 	if (!s->is_mounted)
 		return;
 	fuse_session_exit(s->se);
-	if (mountinfo_is_held(s->h->opts.ctl_dir, s->minor, fuse_session_fd(s->se)) &&
-	    (rc = mountinfo_detach(s->h->opts.ctl_dir)) < 0)
-		hfs_log(HFS_LOG_ERROR, "%s: can't be unmounted: %s", s->h->opts.ctl_dir, strerror(-rc));
+	mountinfo_detach_held(s->h->opts.ctl_dir, s->minor, fuse_session_fd(s->se));
 	fuse_reply_cut(s->se);
 }
 

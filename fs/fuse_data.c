@@ -41,7 +41,7 @@ struct data_session {
 	bool is_mounted, is_running, is_stopped;
 	void (*on_end)(void *arg);
 	void *on_end_arg;
-	unsigned minor; /* of the mount, for mountinfo_is_held() */
+	unsigned minor; /* of the mount, for mountinfo_detach_held() */
 };
 
 /* ---- translating ------------------------------------------------------------------------ */
@@ -502,20 +502,6 @@ static void raise_read_ahead(const struct data_session *s)
 	free(dev);
 }
 
-/* INIT, before there are workers: libfuse starts the next one before it processes a request, and both look at what INIT sets. */
-static void take_init(struct fuse_session *se)
-{
-	struct fuse_buf buf = { 0 };
-	int rc;
-
-	do
-		rc = fuse_session_receive_buf(se, &buf);
-	while (rc == -EINTR || rc == -EAGAIN);
-	if (rc > 0)
-		fuse_session_process_buf(se, &buf);
-	free(buf.mem);
-}
-
 static void *loop_main(void *arg)
 {
 	struct data_session *s = arg;
@@ -526,7 +512,7 @@ static void *loop_main(void *arg)
 		fuse_loop_cfg_set_max_threads(cfg, WORKERS_MAX);
 		fuse_loop_cfg_set_idle_threads(cfg, WORKERS_MAX);
 		fuse_loop_cfg_set_clone_fd(cfg, 0);
-		take_init(s->se);
+		fuse_reply_init(s->se);
 		int rc = fuse_session_loop_mt(s->se, cfg);
 		if (rc < 0) /* 0: unmounted or told to stop; the device says ENODEV in both cases and when the connection was aborted */
 			hfs_log(HFS_LOG_ERROR, "%s: the session ended with an error: %s", s->h->opts.mountpoint, strerror(-rc));
@@ -566,13 +552,8 @@ void data_session_stop(struct data_session *s)
 	if (s->is_mounted)
 		fuse_session_exit(s->se);
 	/* After an unmount from outside the same place may hold the next daemon's mount already. */
-	if (s->is_mounted && mountinfo_is_held(s->h->opts.mountpoint, s->minor, fuse_session_fd(s->se))) {
-		/* Not libfuse's way: that closes the device, which the workers are reading from. */
-		int rc = mountinfo_detach(s->h->opts.mountpoint);
-
-		if (rc < 0)
-			hfs_log(HFS_LOG_ERROR, "%s: can't be unmounted: %s", s->h->opts.mountpoint, strerror(-rc));
-	}
+	if (s->is_mounted) /* not libfuse's way: that closes the device, which the workers are reading from */
+		mountinfo_detach_held(s->h->opts.mountpoint, s->minor, fuse_session_fd(s->se));
 	if (s->is_running)
 		pthread_join(s->loop, NULL);
 	s->is_running = false;

@@ -3,6 +3,7 @@
 #include "fs/fuse_reply.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -66,6 +67,19 @@ char *fuse_reply_mount_dev(const char *mountpoint)
 	if (f)
 		fclose(f);
 	return found;
+}
+
+void fuse_reply_init(struct fuse_session *se)
+{
+	struct fuse_buf buf = { 0 };
+	int rc;
+
+	do
+		rc = fuse_session_receive_buf(se, &buf);
+	while (rc == -EINTR || rc == -EAGAIN);
+	if (rc > 0)
+		fuse_session_process_buf(se, &buf);
+	free(buf.mem);
 }
 
 void fuse_reply_cut(struct fuse_session *se)

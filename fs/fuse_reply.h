@@ -15,6 +15,11 @@ struct timespec fuse_reply_time(int64_t ns);
 /* "major:minor" of the topmost mount at the path, as /proc/self/mountinfo has it; malloc'd, NULL if none. */
 char *fuse_reply_mount_dev(const char *mountpoint);
 /*
+ * Work off INIT, before there are workers: libfuse starts the next one before it processes a request, and both look at what INIT
+ * sets. Waits for it; an aborted or unmounted session is left for the loop to find.
+ */
+void fuse_reply_init(struct fuse_session *se);
+/*
  * Give the session's device up, whatever holds the mount: users of it get errors from then on. The number stays taken, by a pipe
  * that nobody reads, so a late answer by another thread fails and never lands in a file that was opened since.
  */

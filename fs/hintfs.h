@@ -42,9 +42,9 @@ bool meta_destroy(struct meta *m, unsigned wait_ms); /* false: a thread hangs in
 int data_session_create(struct hintfs *h, struct data_session **ret);
 /* Start its worker threads; returns at once. on_end(arg) is called from a session thread when the mount is gone (unmounted from outside or aborted). */
 int data_session_start(struct data_session *s, void (*on_end)(void *arg), void *arg);
-/* Answer every parked request with an errno, unmount (detach if busy), stop threads. Within 5 s whatever the origin does. Idempotent. */
 /* Its FUSE device, borrowed until it is destroyed. */
 int data_session_fd(const struct data_session *s);
+/* Answer every parked request with an errno, unmount (detach if busy), stop threads. Within 5 s whatever the origin does. Idempotent. */
 void data_session_stop(struct data_session *s);
 /* After the stop, and engine_shutdown(): the last answers by other threads. False: some hang in the origin, s must stay. */
 bool data_session_drain(struct data_session *s, unsigned wait_ms);

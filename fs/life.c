@@ -14,10 +14,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -171,24 +173,11 @@ pid_t life_fork(int *ret_fd)
 /* The child's word: 'R', 'F' and an exit code; 0 bytes: it died; -1: the deadline passed. */
 static ssize_t hear(int fd, unsigned char word[2], const char *source, FILE *err)
 {
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-	int64_t until_ms = now_ms() + READY_TIMEOUT_MS, say_ms = now_ms() + BOUNDED_SAY_MS, left_ms;
+	char say[PATH_MAX + 64];
 	ssize_t n;
-	int r;
 
-	do {
-		left_ms = (say_ms < until_ms ? say_ms : until_ms) - now_ms();
-		r = poll(&p, 1, left_ms > 0 ? (int)left_ms : 0);
-		if (r == 0 && say_ms < until_ms) {
-			fprintf(err, "hintfs: waiting for SOURCE %s to answer\n", source);
-			say_ms = until_ms;
-			r = 1;
-			continue;
-		}
-		if (r == 0)
-			return -1;
-	} while (r < 0 ? errno == EINTR : !p.revents);
-	if (r < 0)
+	snprintf(say, sizeof(say), "hintfs: waiting for SOURCE %s to answer", source);
+	if (bounded_poll(fd, READY_TIMEOUT_MS, say, err) <= 0)
 		return -1;
 	do
 		n = read(fd, word, 2);
@@ -339,14 +328,6 @@ static void close_fuse_devices(void)
 		close(null);
 }
 
-/* Unmounted by users, or aborted: by now our number may be that of the next daemon's mount at the same place. */
-static bool is_cut(int fuse_fd)
-{
-	struct pollfd p = { .fd = fuse_fd, .events = POLLIN };
-
-	return fuse_fd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & POLLERR);
-}
-
 static void clean(const struct life_mounts *m, bool is_ctl_dead, bool is_mount_dead)
 {
 	take_away(m->ctl_dir, m->ctl_minor, is_ctl_dead);
@@ -362,7 +343,7 @@ void life_clean(const struct life_mounts *m)
 
 void life_leave(const struct life_mounts *m, bool is_stopped, int exit_code)
 {
-	bool is_ctl_dead = is_stopped || is_cut(m->ctl_fd), is_mount_dead = is_stopped || is_cut(m->mount_fd);
+	bool is_ctl_dead = is_stopped || mountinfo_is_cut(m->ctl_fd), is_mount_dead = is_stopped || mountinfo_is_cut(m->mount_fd);
 
 	if (atomic_load(&m->is_stopped)) /* the numbers may have been closed before we looked at them */
 		is_ctl_dead = is_mount_dead = true;

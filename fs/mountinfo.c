@@ -4,6 +4,7 @@
  */
 #include "fs/mountinfo.h"
 
+#include "cache/base/log.h"
 #include "fs/bounded.h"
 
 #include <errno.h>
@@ -143,15 +144,21 @@ unsigned mountinfo_minor(const char *path)
 	return mountinfo_find(path, &m) == 0 && mountinfo_is_ours(&m) && m.major == 0 ? m.minor : 0;
 }
 
-bool mountinfo_is_held(const char *path, unsigned minor, int fuse_fd)
+bool mountinfo_is_cut(int fuse_fd)
 {
 	struct pollfd p = { .fd = fuse_fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) < 0 || (p.revents & (POLLERR | POLLNVAL));
+}
+
+static bool is_held(const char *path, unsigned minor, int fuse_fd)
+{
 	struct mountinfo m;
 
 	if (minor == 0 || mountinfo_minor(path) != minor)
 		return false;
 	/* Connected: our number can't be anybody else's. */
-	if (poll(&p, 1, 0) >= 0 && !(p.revents & (POLLERR | POLLNVAL)))
+	if (!mountinfo_is_cut(fuse_fd))
 		return true;
 	/* Not connected: aborted, and a dead mount is left; or unmounted, and what answers there is another's. */
 	return mountinfo_state(path, &m) == MOUNTINFO_DEAD;
@@ -183,6 +190,14 @@ int mountinfo_detach(const char *path)
 	if ((err == EINVAL || err == ENOENT) && mountinfo_find(path, &m) < 0)
 		return 0; /* somebody else was quicker */
 	return err == EPERM ? detach_by_helper(path) : -err;
+}
+
+void mountinfo_detach_held(const char *path, unsigned minor, int fuse_fd)
+{
+	int r = is_held(path, minor, fuse_fd) ? mountinfo_detach(path) : 0;
+
+	if (r < 0)
+		hfs_log(HFS_LOG_ERROR, "%s: can't be unmounted: %s", path, strerror(-r));
 }
 
 int mountinfo_abort(unsigned minor)

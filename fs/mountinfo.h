@@ -38,19 +38,22 @@ bool mountinfo_is_ours(const struct mountinfo *m);
 /* *ret is filled unless the answer is NONE. */
 enum mountinfo_state mountinfo_state(const char *path, struct mountinfo *ret);
 
-/* Device number of the topmost mount at path, if it is ours, for mountinfo_is_held(); 0: none. */
+/* Device number of the topmost mount at path, if it is ours, for mountinfo_detach_held(); 0: none. */
 unsigned mountinfo_minor(const char *path);
-/*
- * Is the mount at path still the one with this number, whose FUSE device is open as fuse_fd? The kernel gives the number of a
- * mount that is gone to the next one, which may be another daemon's at the same place: so the connection is asked, too.
- */
-bool mountinfo_is_held(const char *path, unsigned minor, int fuse_fd);
+/* The device of a FUSE mount that is gone, or was aborted: what has its number now may be another's. fuse_fd -1: false. */
+bool mountinfo_is_cut(int fuse_fd);
 
 /*
  * Take the topmost mount at path away, busy or not (users keep what they hold; new look-ups see what is below).
  * Root by umount2(MNT_DETACH), others by fusermount3 -u -z. 0 or negative errno.
  */
 HFS_MUST_CHECK int mountinfo_detach(const char *path);
+/*
+ * The same, if it is still the mount with this number, whose FUSE device is open as fuse_fd; else nothing. The kernel gives the number of
+ * a mount that is gone to the next one, which may be another daemon's at the same place: so the connection is asked, too. What
+ * goes wrong is logged.
+ */
+void mountinfo_detach_held(const char *path, unsigned minor, int fuse_fd);
 /* Ask the kernel to end the FUSE connection (all waiting users get ECONNABORTED), where fusectl is mounted and allows it. */
 HFS_MUST_CHECK int mountinfo_abort(unsigned minor);
 

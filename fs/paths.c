@@ -76,13 +76,14 @@ static int resolve_one(const char *path, char *ret, struct stat *ret_st, bool is
 	return S_ISDIR(ret_st->st_mode) ? 0 : -ENOTDIR;
 }
 
+/* NULL: not looked at, its name has to do. */
 static enum paths_problem relation(const struct paths *p, const struct stat *source, const struct stat *mountpoint)
 {
 	if (strcmp(p->source, p->mountpoint) == 0 || (mountpoint && is_same(source, mountpoint)))
 		return PATHS_SAME;
 	if (paths_is_below(p->source, p->mountpoint) || (mountpoint && has_ancestor(p->source, mountpoint)))
 		return PATHS_SOURCE_BELOW;
-	if (paths_is_below(p->mountpoint, p->source) || has_ancestor(p->mountpoint, source))
+	if (paths_is_below(p->mountpoint, p->source) || (source && has_ancestor(p->mountpoint, source)))
 		return PATHS_MOUNTPOINT_BELOW;
 	return PATHS_OK;
 }
@@ -128,40 +129,6 @@ void paths_resolve(const char *source, const char *mountpoint, struct paths *ret
 	resolve_within(ask, source, mountpoint, RESOLVE_TIMEOUT_MS, ret);
 }
 
-static int append_tail(char *to, const char *tail);
-
-static void ask_away(const void *arg, void *answer)
-{
-	const struct question *q = arg;
-	struct paths *p = answer;
-	struct stat mountpoint;
-	int r = 0;
-
-	if (q->source[0] != '/' && !getcwd(p->source, sizeof(p->source)))
-		r = -errno;
-	if (r == 0)
-		r = append_tail(p->source, q->source);
-	p->problem = r < 0 ? PATHS_SOURCE : PATHS_OK;
-	if (r == 0 && (r = resolve_one(q->mountpoint, p->mountpoint, &mountpoint, true)) < 0)
-		p->problem = r == -ENOTDIR ? PATHS_MOUNTPOINT_NOT_DIR : PATHS_MOUNTPOINT;
-	p->err = r < 0 ? r : 0;
-	if (p->problem == PATHS_OK && strcmp(p->source, p->mountpoint) == 0)
-		p->problem = PATHS_SAME;
-	else if (p->problem == PATHS_OK && paths_is_below(p->source, p->mountpoint))
-		p->problem = PATHS_SOURCE_BELOW;
-	else if (p->problem == PATHS_OK && paths_is_below(p->mountpoint, p->source))
-		p->problem = PATHS_MOUNTPOINT_BELOW;
-}
-
-void paths_resolve_away(const char *source, const char *mountpoint, struct paths *ret)
-{
-	resolve_within(ask, source, mountpoint, AWAY_TIMEOUT_MS, ret);
-	if (ret->problem == PATHS_TIMEOUT || (ret->problem == PATHS_SOURCE && ret->err != -EACCES)) {
-		memset(ret, 0, sizeof(*ret));
-		resolve_within(ask_away, source, mountpoint, RESOLVE_TIMEOUT_MS, ret);
-	}
-}
-
 /* A tail that does not exist yet: no "." or ".." in it, no double slashes. */
 static int append_tail(char *to, const char *tail)
 {
@@ -184,6 +151,34 @@ static int append_tail(char *to, const char *tail)
 		tail += len + (tail[len] == '/');
 	}
 	return 0;
+}
+
+static void ask_away(const void *arg, void *answer)
+{
+	const struct question *q = arg;
+	struct paths *p = answer;
+	struct stat mountpoint;
+	int r = 0;
+
+	if (q->source[0] != '/' && !getcwd(p->source, sizeof(p->source)))
+		r = -errno;
+	if (r == 0)
+		r = append_tail(p->source, q->source);
+	p->problem = r < 0 ? PATHS_SOURCE : PATHS_OK;
+	if (r == 0 && (r = resolve_one(q->mountpoint, p->mountpoint, &mountpoint, true)) < 0)
+		p->problem = r == -ENOTDIR ? PATHS_MOUNTPOINT_NOT_DIR : PATHS_MOUNTPOINT;
+	p->err = r < 0 ? r : 0;
+	if (p->problem == PATHS_OK)
+		p->problem = relation(p, NULL, NULL);
+}
+
+void paths_resolve_away(const char *source, const char *mountpoint, struct paths *ret)
+{
+	resolve_within(ask, source, mountpoint, AWAY_TIMEOUT_MS, ret);
+	if (ret->problem == PATHS_TIMEOUT || (ret->problem == PATHS_SOURCE && ret->err != -EACCES)) {
+		memset(ret, 0, sizeof(*ret));
+		resolve_within(ask_away, source, mountpoint, RESOLVE_TIMEOUT_MS, ret);
+	}
 }
 
 static void ask_absolute(const void *arg, void *answer)

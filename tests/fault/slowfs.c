@@ -8,6 +8,8 @@
  */
 #include "tests/fault/slowfs.h"
 
+#include "fs/fuse_reply.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -349,20 +351,6 @@ static void prepare(struct slowfs *sf, const struct startup *s)
 		die("out of memory", 0);
 }
 
-/* INIT, before there are workers: libfuse starts the next one before it processes a request, and both look at what INIT sets. */
-static void take_init(struct fuse_session *se)
-{
-	struct fuse_buf buf = { 0 };
-	int rc;
-
-	do
-		rc = fuse_session_receive_buf(se, &buf);
-	while (rc == -EINTR || rc == -EAGAIN);
-	if (rc > 0)
-		fuse_session_process_buf(se, &buf);
-	free(buf.mem);
-}
-
 static int serve(struct slowfs *sf)
 {
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
@@ -379,7 +367,7 @@ static int serve(struct slowfs *sf)
 	set_read_ahead(sf);
 	if (slow_queue_start(sf) < 0 || slow_ctl_start(sf) < 0)
 		slowfs_stop(sf);
-	take_init(sf->session);
+	fuse_reply_init(sf->session);
 	return fuse_session_loop_mt(sf->session, config);
 }
 

@@ -292,18 +292,16 @@ static bool probe_openat2(const struct cache_io *io, int root_fd)
 /* Takes fd over. */
 static int take_root(struct origin *o, int fd)
 {
-	struct origin_attr attr = {0};
+	struct origin_attr attr;
 	struct statx stx;
 	bool has_openat2 = probe_openat2(o->io, fd), is_first;
 	int err = o->io->statx(o->io->ctx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &stx);
-
-	if (err >= 0)
-		attr_from_statx(&stx, &attr);
 
 	if (err < 0) {
 		origin_fd_close(o, fd);
 		return err;
 	}
+	attr_from_statx(&stx, &attr);
 	hfs_mutex_lock(&o->lock);
 	is_first = atomic_load(&o->root_fd) < 0;
 	if (is_first) {

@@ -202,8 +202,8 @@ struct hfs_identity tier_identity_out(const struct tier *t, struct hfs_identity 
 int tier_setup(struct tier *t, const struct tier_config *cfg, char *why, size_t cap);
 
 /* ---- tier_origins.c ---- */
-/* Sets t->dataset, by what is recorded for cfg->source or by cfg->dataset; records it. *ret_is_known false: by neither. */
-int tier_origins_begin(struct tier *t, const struct tier_config *cfg, bool *ret_is_known);
+/* Sets t->dataset, by what is recorded for cfg->source or by cfg->dataset; records it. False: by neither. */
+bool tier_origins_begin(struct tier *t, const struct tier_config *cfg);
 
 /* ---- tier_index.c; all locked ---- */
 struct tier_entry *tier_entry_find(struct tier *t, struct tier_key key);

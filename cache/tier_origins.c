@@ -75,25 +75,25 @@ static int open_file(struct tier *t)
 	return err;
 }
 
-int tier_origins_begin(struct tier *t, const struct tier_config *cfg, bool *ret_is_known)
+bool tier_origins_begin(struct tier *t, const struct tier_config *cfg)
 {
 	uint64_t source = cfg->source != NULL ? tier_source_hash(t->salt, cfg->source) : 0;
 	struct search *s = cfg->source != NULL ? calloc(1, sizeof(*s)) : NULL;
 	int fd = s != NULL ? open_file(t) : -ENOENT;
 	int err = fd < 0 ? fd : find(t, fd, source, s);
+	bool is_known = cfg->dataset_bytes > 0 || cfg->source == NULL;
 
-	*ret_is_known = cfg->dataset_bytes > 0 || cfg->source == NULL;
 	t->dataset = tier_dataset_hash(t->salt, cfg->dataset, cfg->dataset_bytes);
 	if (err == 0 && cfg->is_source_away && s->text_bytes > 0) {
 		t->dataset = tier_dataset_hash(t->salt, s->raw.text, s->text_bytes);
-		*ret_is_known = true;
+		is_known = true;
 	} else if (err == 0 && !cfg->is_source_away) {
 		(void)record(t, fd, cfg, source, s); /* without it nothing fails today; a bad disk shows soon enough */
 	}
 	if (fd >= 0)
 		(void)t->io->close(t->io->ctx, fd);
 	free(s);
-	return 0;
+	return is_known;
 }
 
 bool tier_is_dataset(const struct tier *t, const void *dataset, size_t dataset_bytes)

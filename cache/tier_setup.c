@@ -346,7 +346,6 @@ static int check_place(struct tier *t, const struct tier_config *cfg, const stru
 static int setup(struct tier *t, const struct tier_config *cfg, const struct why *why)
 {
 	struct stat st;
-	bool is_known;
 	int err;
 
 	if (cfg->n_apart > 0)
@@ -364,8 +363,7 @@ static int setup(struct tier *t, const struct tier_config *cfg, const struct why
 	HFS_TRY(take_lock(t, why, cfg->dir));
 	HFS_TRY(set_aside_others(t));
 	HFS_TRY(open_version(t));
-	HFS_TRY(tier_origins_begin(t, cfg, &is_known));
-	if (!is_known)
+	if (!tier_origins_begin(t, cfg))
 		return refuse(why, -ENOENT, "SOURCE %s is not there, and cache-dir %s has nothing of it: bring it back, or mount once while it is there",
 			      cfg->source, cfg->dir);
 	return 0;

@@ -9,6 +9,7 @@
 #include "fs/control_i.h"
 
 #include "cache/base/time.h"
+#include "cache/cred.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -164,7 +165,7 @@ static void answer(void *arg)
 	struct control *c = q->c;
 
 	q->a.err = ask(q);
-	if (q->a.err == -EACCES || q->a.err == -EPERM) /* refused before anything was gathered: root under root_squash */
+	if (cred_is_refusal(q->a.err)) /* before anything was gathered: root under root_squash */
 		q->a.err = engine_as_guest(c->h->engine, ask, q);
 	hfs_mutex_lock(&c->lock);
 	q->is_done = true;

@@ -5,6 +5,7 @@
  */
 #include "fs/control_i.h"
 
+#include "cache/base/arith.h"
 #include "cache/base/time.h"
 #include "cache/tier.h"
 
@@ -209,7 +210,7 @@ static void print_tier(struct control *c, const struct figures *f, FILE *out)
 	static const char *const keys[TIER_CAUSE_N] = {"", "io_error", "no_space", "quota", "read_only", "hang", "gone"};
 	const struct tier_stats *t = &f->tier;
 	uint64_t disk = t->hit_bytes, origin = f->cache.origin_bytes, needed = f->sched.needed_bytes;
-	uint64_t slots = needed > disk + origin ? needed - disk - origin : 0;
+	uint64_t slots = hfs_sub_floor_u64(needed, disk + origin);
 	double one = slots + disk + origin > 0 ? 1.0 / (double)(slots + disk + origin) : 0;
 
 	fprintf(out, "share_slots %.4f\nshare_disk %.4f\nshare_origin %.4f\n", (double)slots * one, (double)disk * one,

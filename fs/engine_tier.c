@@ -187,7 +187,6 @@ void tier_act_drop_locked(struct engine *e, const struct sched_action *a)
 		cache_tier_drop(e->cache, m->file, a->chunk_no);
 	else if (m->path) /* no page of it is on the tier any more, for all that the scheduler knows */
 		tier_drop_file(e->tier, m->path);
-	name_trim_locked(e, a->file);
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */
@@ -196,9 +195,11 @@ static void admitted(struct engine *e, const struct tier_news *news, int err, st
 {
 	struct cache_file *f = news->name < e->n_names ? name_at(e, news->name)->file : NULL;
 
-	if (f && hfs_identity_equal(cache_file_identity(f), &news->id) && err == -EAGAIN) {
+	if (!f || !hfs_identity_equal(cache_file_identity(f), &news->id)) {
+		; /* it is about a generation that the name has no more */
+	} else if (err == -EAGAIN) {
 		remember(e, news->name, news->chunk_no); /* others were faster */
-	} else if (f && hfs_identity_equal(cache_file_identity(f), &news->id)) {
+	} else {
 		sched_tier_has(e->sched, news->name, news->chunk_no, err == 0 || err == -EEXIST);
 		name_trim_locked(e, news->name);
 	}

@@ -93,13 +93,9 @@ static int run_verify(const struct mounts *m, const struct args *a)
 /* The first word is the mount, if it is one. */
 static int run_warm(const struct mounts *m, const struct args *a)
 {
-	const struct mount_row *row = NULL;
-	int first = 0;
+	int first = a->n_words > 0 && mounts_has(m, a->words[0]);
+	const struct mount_row *row = mounts_find(m, first ? a->words[0] : NULL);
 
-	for (size_t i = 0; a->n_words > 0 && i < m->n; i++)
-		if (strcmp(m->rows[i].mountpoint, a->words[0]) == 0)
-			first = 1;
-	row = mounts_find(m, first ? a->words[0] : NULL);
 	return row ? verb_warm(row, a->order, a->words + first, a->n_words - first) : EXIT_FAILED;
 }
 

@@ -10,7 +10,7 @@
  *   hintctl_record.c  record: what is read, as such a list
  *   hintctl_check.c   order --check
  *   hintctl_umount.c  umount, and who keeps it busy
- *   hintctl_wait.c    a word when it takes long; who waits inside a mount
+ *   hintctl_wait.c    a word when it takes long; asked to stop; who waits inside a mount
  *   hintctl_verify.c  verify: of a mount by its daemon, of a cache directory by itself
  *   hintctl_warm.c    warm: reads files until the disk tier has them
  *   hintctl_bar.c     their progress bar
@@ -65,16 +65,23 @@ bool daemon_answers(const struct mount_row *m);
 void watch_begin(const struct mount_row *m, const char *what);
 void watch_progress(void);
 void watch_end(void);
+/* From here SIGINT and SIGTERM only ask for an end. is_once: the second one kills; and SIGHUP asks, too. */
+void stop_catch(bool is_once);
+bool stop_is_asked(void);
 /* A thread of the process waits in a call with a path into the mount. */
 bool find_waiter(const struct mount_row *m, const char *pid, char target[2 * PATH_MAX]);
+/* All is drawn on stderr, if that is a terminal. */
 struct bar {
 	double begun_s, drawn_s;
 	uint64_t first; /* done when it began */
-	bool is_tty;
+	bool is_tty, has_rate;
 };
-void bar_begin(struct bar *b, uint64_t done);
+void bar_begin(struct bar *b, uint64_t done, bool has_rate);
+/* total 0 and no rate: nobody knows how much there will be. */
 void bar_draw(struct bar *b, uint64_t done, uint64_t total, bool is_end);
 double bar_rate(const struct bar *b, uint64_t done); /* a second */
+double bar_elapsed_s(const struct bar *b);
+bool bar_is_due(struct bar *b, double every_s, bool is_end); /* for those who draw themselves */
 
 int verb_list(const struct mounts *m);
 int verb_status(const struct mount_row *m, bool is_json);

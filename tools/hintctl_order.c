@@ -10,47 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PIECE_BYTES (256u * 1024)
-#define BAR_WIDTH 30
 
 struct transfer {
 	uint64_t sent, total; /* total 0: unknown */
-	struct timespec begun;
-	bool has_bar, is_drawn;
-	double last_drawn_s;
+	struct bar bar;
 };
-
-static double elapsed_s(const struct transfer *t)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)(now.tv_sec - t->begun.tv_sec) + (double)(now.tv_nsec - t->begun.tv_nsec) * 1e-9;
-}
-
-static void draw(struct transfer *t, bool is_end)
-{
-	double s = elapsed_s(t);
-	char sent[32], total[32], bar[BAR_WIDTH + 1];
-	int filled = t->total ? (int)((double)t->sent / (double)t->total * BAR_WIDTH) : 0;
-
-	if (!t->has_bar || (!is_end && s - t->last_drawn_s < 0.1))
-		return;
-	t->last_drawn_s = s;
-	t->is_drawn = true;
-	memset(bar, '.', BAR_WIDTH);
-	memset(bar, '#', (size_t)(filled > BAR_WIDTH ? BAR_WIDTH : filled));
-	bar[BAR_WIDTH] = '\0';
-	if (t->total)
-		fprintf(stderr, "\r[%s] %s of %s", bar, format_bytes(sent, (double)t->sent),
-			format_bytes(total, (double)t->total));
-	else
-		fprintf(stderr, "\r%s sent", format_bytes(sent, (double)t->sent));
-	fprintf(stderr, "%s", is_end ? "\n" : "   ");
-}
 
 /* 0, or the negative errno of the write that failed. */
 static int send_piece(int out, const char *data, size_t len, struct transfer *t)
@@ -66,7 +33,7 @@ static int send_piece(int out, const char *data, size_t len, struct transfer *t)
 		data += n;
 		len -= (size_t)n;
 		t->sent += (uint64_t)n;
-		draw(t, false);
+		bar_draw(&t->bar, t->sent, t->total, false);
 	}
 	return 0;
 }
@@ -159,10 +126,10 @@ static int finish(const struct mount_row *m, int out, int rc, bool is_input, con
 	if (close(out) < 0 && rc == 0)
 		rc = -errno;
 	watch_end();
-	draw(t, true);
+	bar_draw(&t->bar, t->sent, t->total, true);
 	if (rc == 0) {
-		if (t->has_bar)
-			fprintf(stderr, "%s taken in %.2f s\n", format_bytes(sent, (double)t->sent), elapsed_s(t));
+		if (t->bar.is_tty)
+			fprintf(stderr, "%s taken in %.2f s\n", format_bytes(sent, (double)t->sent), bar_elapsed_s(&t->bar));
 		return EXIT_SUCCESS;
 	}
 	if (is_input) {
@@ -184,7 +151,7 @@ static int send(int in, int out, const char *text, size_t len, struct transfer *
 int verb_order(const struct mount_row *m, const char *file, const char *stream, bool is_append, uint64_t epochs)
 {
 	bool is_stdin = strcmp(file, "-") == 0, is_input;
-	struct transfer t = {.has_bar = isatty(STDERR_FILENO)};
+	struct transfer t = {0};
 	int in = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC), out, rc;
 	char *path = NULL, *text = NULL;
 	size_t len = 0;
@@ -203,7 +170,7 @@ int verb_order(const struct mount_row *m, const char *file, const char *stream, 
 	}
 	if (fstat(in, &st) == 0 && S_ISREG(st.st_mode))
 		t.total = (uint64_t)st.st_size;
-	clock_gettime(CLOCK_MONOTONIC, &t.begun);
+	bar_begin(&t.bar, 0, false);
 	if (!daemon_answers(m)) {
 		rc = EXIT_FAILED;
 		goto out;

@@ -17,8 +17,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -53,18 +51,8 @@ struct recorder {
 	size_t n_held, cap_held;
 	uint64_t starts, run_again, run_fresh; /* of this epoch; of the doubt */
 	uint64_t reads, bytes, epochs, lost;
-	struct timespec begun;
-	double drawn_s;
-	bool has_bar;
+	struct bar bar;
 };
-
-static atomic_bool is_asked_to_end; /* lock-free: set by a signal */
-
-static void on_signal(int sig)
-{
-	(void)sig;
-	atomic_store(&is_asked_to_end, true);
-}
 
 /* ---- what was seen ------------------------------------------------------------------------------------ */
 
@@ -328,16 +316,9 @@ static ssize_t take_lines(struct recorder *r, char *buf, size_t len)
 static void draw(struct recorder *r, bool is_end)
 {
 	char bytes[32], reads[32], files[32];
-	struct timespec now;
-	double s;
 
-	if (!r->has_bar)
+	if (!bar_is_due(&r->bar, DRAW_S, is_end))
 		return;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	s = (double)(now.tv_sec - r->begun.tv_sec) + (double)(now.tv_nsec - r->begun.tv_nsec) * 1e-9;
-	if (!is_end && s - r->drawn_s < DRAW_S)
-		return;
-	r->drawn_s = s;
 	fprintf(stderr, "\r%s: %s reads, %s, %s files, epoch %llu%s   %s", is_end ? "recorded" : "recording",
 		format_count(reads, r->reads), format_bytes(bytes, (double)r->bytes), format_count(files, r->n_files),
 		(unsigned long long)(r->epochs + !r->is_over), r->run_again ? " (the next one?)" : "",
@@ -357,9 +338,9 @@ static int follow(struct recorder *r, int fd)
 		ssize_t n = read(fd, buf + have, 2 * PIECE_BYTES - have), used;
 
 		draw(r, false);
-		late += atomic_load(&is_asked_to_end);
+		late += stop_is_asked();
 		if (n < 0 && errno == EAGAIN) {
-			if (atomic_load(&is_asked_to_end))
+			if (stop_is_asked())
 				break;
 			fflush(r->out);
 			(void)nanosleep(&nap, NULL);
@@ -384,16 +365,6 @@ static int follow(struct recorder *r, int fd)
 	}
 	free(buf);
 	return rc;
-}
-
-static void catch_signals(void)
-{
-	/* The second one kills: the mount may hang. */
-	const struct sigaction end = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-
-	sigaction(SIGINT, &end, NULL);
-	sigaction(SIGTERM, &end, NULL);
-	sigaction(SIGHUP, &end, NULL);
 }
 
 static void recorder_finish(struct recorder *r)
@@ -440,7 +411,7 @@ static int finish(struct recorder *r, int rc, const char *file)
 
 int verb_record(const struct mount_row *m, const char *file, bool is_one_epoch)
 {
-	struct recorder r = {.is_one_epoch = is_one_epoch, .has_bar = isatty(STDERR_FILENO)};
+	struct recorder r = {.is_one_epoch = is_one_epoch};
 	char *path = ctl_path(m, "record");
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1, rc;
 
@@ -456,8 +427,8 @@ int verb_record(const struct mount_row *m, const char *file, bool is_one_epoch)
 		close(fd);
 		return EXIT_FAILED;
 	}
-	catch_signals();
-	clock_gettime(CLOCK_MONOTONIC, &r.begun);
+	stop_catch(true); /* the second one kills: the mount may hang */
+	bar_begin(&r.bar, 0, false);
 	put_epoch(&r);
 	rc = finish(&r, follow(&r, fd), file);
 	close(fd);

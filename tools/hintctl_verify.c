@@ -10,8 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,22 +19,6 @@
 #define READ_MS 5000u
 #define ADOPT_MS (10u * 60 * 1000)
 #define BUDGET_BYTES (UINT64_C(1) << 60) /* what is there is not to be culled */
-
-static atomic_int is_interrupted;
-
-static void on_signal(int signo)
-{
-	(void)signo;
-	is_interrupted = 1;
-}
-
-static void catch_signals(void)
-{
-	struct sigaction a = {.sa_handler = on_signal};
-
-	sigaction(SIGINT, &a, NULL);
-	sigaction(SIGTERM, &a, NULL);
-}
 
 static int say(const char *what, uint64_t bytes, uint64_t chunks, uint64_t bad, const char *state)
 {
@@ -91,9 +73,10 @@ static int watch(const struct mount_row *row, const char *path)
 	struct bar bar;
 	char *text, state[16] = "running";
 	uint64_t done = 0, total = 0, chunks = 0, bad = 0;
+	bool is_told = false;
 	int err = 0;
 
-	bar_begin(&bar, 0);
+	bar_begin(&bar, 0, true);
 	while (strcmp(state, "running") == 0) {
 		text = bounded_read(path, READ_MS, &err);
 		if (!text) {
@@ -108,8 +91,8 @@ static int watch(const struct mount_row *row, const char *path)
 		bad = number(text, "bad_chunks ");
 		free(text);
 		bar_draw(&bar, done, total, strcmp(state, "running") != 0);
-		if (is_interrupted == 1) {
-			is_interrupted = 2;
+		if (stop_is_asked() && !is_told) {
+			is_told = true;
 			(void)write_word(path, "stop\n");
 		}
 		if (strcmp(state, "running") == 0)
@@ -123,7 +106,7 @@ static int verify_mount(const struct mount_row *row)
 	char *path = ctl_path(row, "verify");
 	int err = path ? write_word(path, "start\n") : -ENOMEM, rc = EXIT_FAILED;
 
-	catch_signals();
+	stop_catch(false);
 	if (err == 0 || err == -EALREADY) /* then the one that runs is watched */
 		rc = watch(row, path);
 	else
@@ -137,7 +120,7 @@ static int verify_mount(const struct mount_row *row)
 static bool on_progress(void *ctx, const struct tier_scrub_progress *p)
 {
 	bar_draw(ctx, p->done_bytes, p->total_bytes, false);
-	return !is_interrupted;
+	return !stop_is_asked();
 }
 
 static int verify_dir(const char *dir)
@@ -153,9 +136,9 @@ static int verify_dir(const char *dir)
 		fprintf(stderr, "hintctl: %s%s\n", why, err == -EBUSY ? "; of a mount: hintctl verify MOUNTPOINT" : "");
 		return EXIT_FAILED;
 	}
-	catch_signals();
+	stop_catch(false);
 	err = tier_wait_adopted(t, ADOPT_MS) ? 0 : -ETIMEDOUT;
-	bar_begin(&bar, 0);
+	bar_begin(&bar, 0, true);
 	if (err == 0)
 		err = tier_scrub(t, on_progress, &bar, &last);
 	bar_draw(&bar, last.done_bytes, last.total_bytes, true);
@@ -182,14 +165,10 @@ static bool is_cache_dir(const char *dir)
 
 int verb_verify(const struct mounts *m, const char *arg)
 {
-	const struct mount_row *row = NULL;
+	const struct mount_row *row;
 
-	for (size_t i = 0; arg && i < m->n; i++)
-		if (strcmp(m->rows[i].mountpoint, arg) == 0)
-			row = &m->rows[i];
-	if (!row && arg && is_cache_dir(arg))
+	if (arg && !mounts_has(m, arg) && is_cache_dir(arg))
 		return verify_dir(arg);
-	if (!row)
-		row = mounts_find(m, arg);
+	row = mounts_find(m, arg);
 	return row ? verify_mount(row) : EXIT_FAILED;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tools/hintctl_wait.c - nobody waits without a word: is the daemon answering at all, and a line when it takes long; and who waits
+ * tools/hintctl_wait.c - nobody waits without a word: is the daemon answering at all, and a line when it takes long; Ctrl-C; who waits
  * in open() or a look-up inside a mount, which shows in none of the links of /proc.
  *
  * Invariant: one watch in the life of the process.
@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -78,6 +79,33 @@ void watch_progress(void)
 void watch_end(void)
 {
 	set_timer(0);
+}
+
+/* ---- asked to stop -------------------------------------------------------------------------------------------------- */
+
+static atomic_bool is_stop_asked; /* lock-free: set by a signal */
+
+static void on_stop(int signo)
+{
+	(void)signo;
+	atomic_store(&is_stop_asked, true);
+}
+
+void stop_catch(bool is_once)
+{
+	struct sigaction act = {.sa_handler = on_stop};
+
+	if (is_once) {
+		act.sa_flags = (int)SA_RESETHAND;
+		sigaction(SIGHUP, &act, NULL);
+	}
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+}
+
+bool stop_is_asked(void)
+{
+	return atomic_load(&is_stop_asked);
 }
 
 /* ---- who waits in a system call with a path ------------------------------------------------------------------------ */

@@ -14,7 +14,6 @@
 #include <fcntl.h>
 #include <fts.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,14 +44,6 @@ struct warm {
 	_Atomic uint64_t kept; /* as last asked, of all */
 	_Atomic uint64_t n_errors;
 };
-
-static atomic_int is_interrupted;
-
-static void on_signal(int signo)
-{
-	(void)signo;
-	is_interrupted = 1;
-}
 
 /* ---- the list ---- */
 
@@ -88,7 +79,7 @@ static int add_tree(struct warm *w, const char *path)
 	FTSENT *e;
 	int err = tree ? 0 : -errno;
 
-	while (err == 0 && !is_interrupted && (e = fts_read(tree))) {
+	while (err == 0 && !stop_is_asked() && (e = fts_read(tree))) {
 		if (e->fts_info == FTS_F)
 			err = add(w, e->fts_path, (uint64_t)e->fts_statp->st_size);
 		else if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
@@ -124,7 +115,7 @@ static int add_order(struct warm *w, const char *file)
 
 	if (!in)
 		return -errno;
-	while (err == 0 && !is_interrupted && getline(&line, &cap, in) > 0) {
+	while (err == 0 && !stop_is_asked() && getline(&line, &cap, in) > 0) {
 		line[strcspn(line, "\t\n")] = '\0';
 		if (line[0] == '\0' || line[0] == '#' || line[0] == '@' || (last && strcmp(line, last) == 0))
 			continue;
@@ -175,17 +166,16 @@ static int kept_of(const char *path, uint64_t *ret)
 	return 0;
 }
 
-static int read_whole(struct warm *w, const struct target *t, char *buf)
+static int read_whole(const struct target *t, char *buf)
 {
 	int fd = open(t->path, O_RDONLY | O_CLOEXEC), err = fd < 0 ? -errno : 0;
 	uint64_t off = 0;
 	ssize_t n = 1;
 
-	(void)w;
 	if (fd < 0)
 		return err;
 	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-	while (n > 0 && !is_interrupted) {
+	while (n > 0 && !stop_is_asked()) {
 		n = pread(fd, buf, PIECE_BYTES, (off_t)off);
 		if (n < 0)
 			err = -errno;
@@ -202,11 +192,11 @@ static void warm_one(struct warm *w, struct target *t, char *buf)
 	int err = kept_of(t->path, &kept);
 
 	if (err == 0 && kept < t->size) {
-		err = read_whole(w, t, buf);
+		err = read_whole(t, buf);
 		if (err == 0)
 			err = kept_of(t->path, &kept);
 	}
-	if (err < 0 && !t->is_bad && !is_interrupted) {
+	if (err < 0 && !t->is_bad && !stop_is_asked()) {
 		fprintf(stderr, "%shintctl: %s: %s\n", w->bar.is_tty ? "\r" : "", t->path, strerror(-err));
 		t->is_bad = true;
 		atomic_fetch_add(&w->n_errors, 1);
@@ -221,7 +211,7 @@ static void *reader(void *arg)
 	char *buf = malloc(PIECE_BYTES);
 	size_t i;
 
-	while (buf && !is_interrupted && (i = atomic_fetch_add(&w->next, 1)) < w->n)
+	while (buf && !stop_is_asked() && (i = atomic_fetch_add(&w->next, 1)) < w->n)
 		if (w->targets[i].kept < w->targets[i].size && !w->targets[i].is_bad)
 			warm_one(w, &w->targets[i], buf);
 	free(buf);
@@ -237,7 +227,7 @@ static void pass(struct warm *w)
 	atomic_store(&w->next, 0);
 	while (n < READERS && pthread_create(&threads[n], NULL, reader, w) == 0)
 		n++;
-	while (n > 0 && !is_interrupted && atomic_load(&w->next) < w->n) {
+	while (n > 0 && !stop_is_asked() && atomic_load(&w->next) < w->n) {
 		bar_draw(&w->bar, atomic_load(&w->kept), w->total, false);
 		(void)nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
 	}
@@ -250,7 +240,7 @@ static void ask_all(struct warm *w)
 {
 	uint64_t sum = 0;
 
-	for (size_t i = 0; i < w->n && !is_interrupted; i++) {
+	for (size_t i = 0; i < w->n && !stop_is_asked(); i++) {
 		if (!w->targets[i].is_bad)
 			(void)kept_of(w->targets[i].path, &w->targets[i].kept);
 		sum += w->targets[i].kept;
@@ -264,17 +254,17 @@ static int run(struct warm *w)
 	int n_idle = 0;
 
 	ask_all(w);
-	bar_begin(&w->bar, atomic_load(&w->kept));
-	while (!is_interrupted && atomic_load(&w->kept) < w->total && n_idle < PASSES_IDLE_MAX) {
+	bar_begin(&w->bar, atomic_load(&w->kept), true);
+	while (!stop_is_asked() && atomic_load(&w->kept) < w->total && n_idle < PASSES_IDLE_MAX) {
 		before = atomic_load(&w->kept);
 		pass(w);
 		ask_all(w); /* what was queued when its file was asked */
 		n_idle = atomic_load(&w->kept) > before ? 0 : n_idle + 1;
-		if (n_idle > 0 && !is_interrupted)
+		if (n_idle > 0 && !stop_is_asked())
 			(void)nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
 	}
 	bar_draw(&w->bar, atomic_load(&w->kept), w->total, true);
-	return is_interrupted ? EXIT_INTERRUPTED
+	return stop_is_asked() ? EXIT_INTERRUPTED
 	       : w->n_failed + atomic_load(&w->n_errors) > 0 || atomic_load(&w->kept) < w->total ? EXIT_FAILED
 												: EXIT_SUCCESS;
 }
@@ -296,13 +286,11 @@ static void say_end(const struct warm *w, int rc)
 
 int verb_warm(const struct mount_row *row, const char *order, const char *const *paths, int n_paths)
 {
-	struct sigaction act = {.sa_handler = on_signal};
 	struct warm w = {.row = row};
 	uint64_t kept;
 	int err = 0, rc = EXIT_FAILED;
 
-	sigaction(SIGINT, &act, NULL);
-	sigaction(SIGTERM, &act, NULL);
+	stop_catch(false);
 	if (order)
 		err = add_order(&w, order);
 	for (int i = 0; err == 0 && i < n_paths; i++)

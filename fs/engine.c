@@ -103,15 +103,19 @@ static void actions_run_locked(struct engine *e, const struct sched_action *acts
 void engine_run_locked(struct engine *e, struct wait **done)
 {
 	struct sched_action acts[ACTIONS_MAX];
+	uint64_t retry_ns;
 	size_t n;
 
 	if (e->is_stopping)
 		return;
+	retry_ns = tier_retry_locked(e, hfs_now_ns());
 	do {
 		n = sched_step(e->sched, hfs_now_ns(), acts, ACTIONS_MAX);
 		actions_run_locked(e, acts, n, done);
 	} while (n == ACTIONS_MAX);
 	e->next_ns = sched_next_ns(e->sched);
+	if (retry_ns < e->next_ns)
+		e->next_ns = retry_ns;
 	if (e->gc_left > 0)
 		e->next_ns = 0;
 	if (e->next_ns < e->timer_ns)

@@ -128,6 +128,7 @@ struct engine {
 	struct tier_again *tier_again;
 	uint32_t n_tier_again;
 	uint32_t tier_pages; /* as told to the scheduler */
+	uint64_t tier_retry_ns, tier_delay_ns; /* pages were refused: when one of them is tried again; 0: none was */
 	bool is_stopping;
 	uint64_t next_ns, timer_ns; /* when the scheduler wants to be asked; until when the timer sleeps */
 	struct hfs_cond timer_wake;
@@ -184,6 +185,8 @@ uint32_t tier_pages_that_fit(struct engine *e);
 void tier_event_locked(struct engine *e, struct event *ev, struct wait **done) HFS_REQUIRES(e->lock);
 void tier_act_admit_locked(struct engine *e, const struct sched_action *a, struct wait **done) HFS_REQUIRES(e->lock);
 void tier_act_drop_locked(struct engine *e, const struct sched_action *a) HFS_REQUIRES(e->lock);
+/* What the tier refused is offered to it again, when it is time; returns when that is next. */
+uint64_t tier_retry_locked(struct engine *e, uint64_t now_ns) HFS_REQUIRES(e->lock);
 /* The name has a generation: tell the scheduler what the tier has of it. */
 void tier_map_locked(struct engine *e, uint32_t name) HFS_REQUIRES(e->lock);
 

@@ -21,6 +21,7 @@
 
 #define AGAIN_MAX 1024u	      /* admissions that wait for room in the tier's queue */
 #define MAP_CHUNKS_MAX (1u << 20) /* of one file, told to the scheduler when it becomes known */
+#define RETRY_MIN_NS (1000 * HFS_NS_PER_MS) /* doubles up to 64 times: what one try costs, a copy of a chunk, is then nothing */
 #define PAGES_MIN 16u /* on the tier, before their average counts */
 
 struct tier_news {
@@ -189,12 +190,48 @@ void tier_act_drop_locked(struct engine *e, const struct sched_action *a)
 		tier_drop_file(e->tier, m->path);
 }
 
+/* ---- refusals ------------------------------------------------------------------------------------------------- */
+
+/* For the state of the disk (full, in trouble), which passes, and not for the page's own. */
+static bool is_passing(int err)
+{
+	return err < 0 && err != -EEXIST && err != -ENOENT && err != -ENAMETOOLONG && err != -EFBIG && err != -EINVAL;
+}
+
+/*
+ * A page that stays resident is not offered a second time by itself, so a tier that had trouble would never get what is read
+ * most. After a refusal one page is tried now and then; as soon as any is taken, all have their turn.
+ */
+static void refusal_note(struct engine *e, int err)
+{
+	if (is_passing(err) && e->tier_retry_ns == 0) {
+		e->tier_delay_ns = RETRY_MIN_NS;
+		e->tier_retry_ns = hfs_now_ns() + e->tier_delay_ns;
+	} else if (err == 0 && e->tier_retry_ns != 0) {
+		e->tier_retry_ns = 0;
+		sched_tier_offer_again(e->sched, UINT32_MAX);
+	}
+}
+
+uint64_t tier_retry_locked(struct engine *e, uint64_t now_ns)
+{
+	if (e->tier_retry_ns == 0)
+		return SCHED_NO_TIME;
+	if (now_ns >= e->tier_retry_ns) {
+		e->tier_delay_ns = hfs_min_u64(2 * e->tier_delay_ns, 64 * RETRY_MIN_NS);
+		e->tier_retry_ns = now_ns + e->tier_delay_ns;
+		sched_tier_offer_again(e->sched, 1);
+	}
+	return e->tier_retry_ns;
+}
+
 /* ---- events ---------------------------------------------------------------------------------------------------- */
 
 static void admitted(struct engine *e, const struct tier_news *news, int err, struct wait **done)
 {
 	struct cache_file *f = news->name < e->n_names ? name_at(e, news->name)->file : NULL;
 
+	refusal_note(e, err);
 	if (!f || !hfs_identity_equal(cache_file_identity(f), &news->id)) {
 		; /* it is about a generation that the name has no more */
 	} else if (err == -EAGAIN) {

@@ -158,6 +158,9 @@ void sched_shortage(struct sched *s, uint32_t n, uint64_t now_ns);
 void sched_dropped(struct sched *s, uint32_t file, uint64_t chunk_no);
 /* The disk tier holds / no longer holds the whole page (adoption, admission done, trouble). */
 void sched_tier_has(struct sched *s, uint32_t file, uint64_t chunk_no, bool has);
+/* The tier refused pages, and may have room by now: at most max of the resident pages that it lacks are considered once more, in
+ * turn from call to call (a page is otherwise offered when it becomes resident, which may be once for all). */
+void sched_tier_offer_again(struct sched *s, uint32_t max);
 /* A page that somebody outside keeps in place (pinned batches): never a victim until released. */
 void sched_pin(struct sched *s, uint32_t file, uint64_t chunk_no, int delta);
 

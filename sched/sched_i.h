@@ -359,6 +359,7 @@ struct sched {
 	uint32_t admit_from; /* frames looked at for admission */
 	uint32_t *admit;     /* pages to be admitted, FIFO ring */
 	uint32_t admit_head, n_admit;
+	uint32_t offer_at; /* frame that sched_tier_offer_again() looks at next; wraps */
 
 	struct frame *frames;
 	uint32_t n_frames, cap_frames, free_frame, live_frames, held;

@@ -94,6 +94,18 @@ static bool tier_is_whole(const struct sched *s, uint32_t pg)
 	return blocks && sch_blocks_all(&s->frames[p->frame].valid, 0, blocks - 1);
 }
 
+void sched_tier_offer_again(struct sched *s, uint32_t max)
+{
+	for (uint32_t i = 0; i < s->n_frames && max > 0; i++) {
+		uint32_t pg = s->frames[s->offer_at++ % s->n_frames].page;
+
+		if (pg == SCH_NONE || !tier_is_whole(s, pg))
+			continue;
+		sch_tier_offer(s, pg);
+		max--;
+	}
+}
+
 static uint32_t tier_epoch(const struct sched *s)
 {
 	uint64_t n = 0;

@@ -180,6 +180,29 @@ def test_a_disk_filled_by_somebody_else(stage):
     fill(stage, hfs)
 
 
+@pytest.mark.parametrize("trouble", ["full", "gone"])
+def test_what_was_refused_is_taken_when_the_trouble_is_over(stage, trouble):
+    """Without another read: what is in memory stays there, and is not fetched a second time."""
+    stage.put("-t", "tmpfs", "-o", "size=48M", "none")
+    hfs = stage.start(cache_size="40M", cache_free="5")
+    other = os.path.join(stage.disk, "other")
+    if trouble == "full":
+        procs.run(["dd", "if=/dev/zero", f"of={other}", "bs=1M", "count=100"], timeout=30)
+    else:
+        os.rename(stage.cache, stage.cache + ".away")
+        stage.until_state(hfs, "off")
+    before = hfs.status()
+    pattern.check(hfs.p("f0000"), 1, SIZE).ok()
+    procs.until(lambda: hfs.status()["tier_skipped_full" if trouble == "full" else "tier_bypass_gone"] > 0, 20, "refused")
+    if trouble == "full":
+        os.unlink(other)
+    else:
+        os.rename(stage.cache + ".away", stage.cache)
+    procs.until(lambda: hfs.status()["tier_admitted_bytes"] - before["tier_admitted_bytes"] >= SIZE, 40,
+                lambda: f"taken: {hfs.status()}")
+    assert hfs.status()["origin_bytes"] - before["origin_bytes"] == SIZE
+
+
 @unsanitized
 @pytest.mark.parametrize("per_cent", [10, 100])
 def test_input_output_errors(stage, per_cent):

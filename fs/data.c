@@ -98,6 +98,15 @@ static void list_remove_locked(struct data_view *v, struct data_req *r)
 		v->n_interrupted--;
 }
 
+static void mark_interrupted_locked(struct data_view *v, struct data_req *r)
+{
+	if (r->is_interrupted)
+		return;
+	r->is_interrupted = true;
+	v->n_interrupted++;
+	hfs_cond_signal(&v->wake);
+}
+
 bool data_list_add(struct data_req *r, bool is_read)
 {
 	struct data_view *v = r->v;
@@ -118,6 +127,9 @@ bool data_list_add(struct data_req *r, bool is_read)
 		(*(is_read ? &v->n_reads : &v->n_metas))++;
 		if (!is_read && v->is_watch_idle)
 			hfs_cond_signal(&v->wake);
+		/* An interrupt that came before the listing found nothing, and the kernel sends no second one. */
+		if (r->was_interrupted(r))
+			mark_interrupted_locked(v, r);
 	}
 	hfs_mutex_unlock(&v->lock);
 	if (is_stopping)
@@ -406,11 +418,8 @@ void data_interrupt(struct data_view *v, uint64_t req_id)
 	if (!r)
 		for (r = v->metas; r && r->id != req_id; r = r->next)
 			;
-	if (r && !r->is_interrupted) {
-		r->is_interrupted = true;
-		v->n_interrupted++;
-		hfs_cond_signal(&v->wake);
-	}
+	if (r)
+		mark_interrupted_locked(v, r);
 	hfs_mutex_unlock(&v->lock);
 }
 

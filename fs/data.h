@@ -92,6 +92,7 @@ struct data_req {
 	/* bytes one directory entry takes in the answer */
 	size_t (*dirent_bytes)(size_t name_len, bool is_plus);
 	void (*reply)(struct data_req *r, int err, const struct data_result *res);
+	bool (*was_interrupted)(const struct data_req *r); /* asked until the answer, under the view's lock; thread-safe */
 	void *fuse; /* the caller's */
 
 	/* private to fs/data*.c */

@@ -205,6 +205,11 @@ static void on_interrupt(fuse_req_t req, void *data)
 	data_interrupt(view_of(req), (uint64_t)(uintptr_t)data);
 }
 
+static bool was_interrupted(const struct data_req *r)
+{
+	return fuse_req_interrupted(r->fuse);
+}
+
 static struct data_req *request(fuse_req_t req, enum data_op op, fuse_ino_t ino)
 {
 	struct data_req *r = data_req_new(view_of(req));
@@ -220,6 +225,7 @@ static struct data_req *request(fuse_req_t req, enum data_op op, fuse_ino_t ino)
 	r->gid = fuse_req_ctx(req)->gid;
 	r->fuse = req;
 	r->reply = reply;
+	r->was_interrupted = was_interrupted;
 	r->dirent_bytes = dirent_bytes;
 	return r;
 }

@@ -173,6 +173,16 @@ def test_all_readers_killed_then_the_file_is_read(mount, far):
     assert status["slots_pinned"] == 0 and status["inflight_bytes"] == 0
 
 
+def test_a_kill_on_the_way_to_the_parking_place_is_not_lost(mount, far):
+    """The kernel says only once that a caller wants to leave, maybe before the daemon has noted its request."""
+    far.hang("data", "op=READ")
+    hfs = mount(far.path)
+    fled = procs.run([env.prog("mt_flee"), hfs.p("data"), 5000, 40, 10], timeout=60)
+    far.unhang()
+    assert fled.text == "left 0\n" and fled.rc == 0
+    pattern.check(hfs.p("data"), 1, SIZE).ok()
+
+
 @pytest.mark.parametrize("op,name", [("LOOKUP", "EACCES"), ("OPEN", "EACCES"), ("OPEN", "ENFILE")])
 def test_metadata_errors_are_passed_on_and_not_kept(mount, far, op, name):
     hfs = mount(far.path)

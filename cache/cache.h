@@ -139,7 +139,10 @@ struct cache_range {
  * more); beyond that they are fetched anew.
  */
 int cache_read_submit(struct cache *c, struct cache_read *r, struct cache_range *ret_missing);
-/* True: r was parked and is withdrawn (done will not be called). False: done was or is being called. */
+/*
+ * True: r was parked and is withdrawn (done will not be called). False: done was called, or will be: also when submit is still
+ * on its way (r->i must then be zero before): try again.
+ */
 bool cache_read_cancel(struct cache *c, struct cache_read *r);
 /* What of a parked read is still neither valid nor in flight (after an eviction or a failed fetch of its neighbour). */
 void cache_read_missing(struct cache *c, struct cache_read *r, struct cache_range *ret_missing);

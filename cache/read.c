@@ -267,6 +267,7 @@ static int submit(struct cache *c, struct cache_read *r, struct hit *h, struct c
 	bool is_hit;
 
 	hfs_mutex_lock(&c->lock);
+	r->i.parked = NULL; /* here: an impatient caller's cancel may look already */
 	is_hit = hit_find_locked(c, r, h);
 	if (c->is_stopping) {
 		err = -ESHUTDOWN;
@@ -302,7 +303,6 @@ int cache_read_submit(struct cache *c, struct cache_read *r, struct cache_range 
 
 	if (!is_request_sane(r))
 		return -EINVAL;
-	r->i.parked = NULL;
 	*ret_missing = (struct cache_range){0};
 	if (r->len_bytes == 0) {
 		r->done(r, 0, NULL, 0);

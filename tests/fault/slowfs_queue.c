@@ -248,6 +248,10 @@ static bool schedule(struct slowfs *sf, struct slow_req *r)
 	if (bandwidth)
 		r->due_ns = plan_link_locked(q, r->due_ns, bytes, bandwidth);
 	bool is_queued = heap_push_locked(q, r);
+	if (is_queued && latency >= INTR_MIN_DELAY_NS && fuse_req_interrupted(r->req)) {
+		r->is_interrupted = true; /* it came before r could be found */
+		want_intr_check_locked(q, 0);
+	}
 	pthread_mutex_unlock(&q->lock);
 	return is_queued;
 }

@@ -244,6 +244,8 @@ static void print_more(struct control *c, const struct figures *f, FILE *out)
 		(double)ca->oldest_fetch_ns / 1e9, ca->threads, ca->threads_busy, ca->fds, ca->files);
 	fprintf(out, "entry_bytes " U64 "origin_bytes_per_s %.0f\norigin_latency_s %.6f\nconcurrency %u\n",
 		sc->entry_bytes, sc->origin_bytes_per_s, sc->origin_latency_s, sc->concurrency);
+	fprintf(out, "bound_ratio %.4f\nbound_sample %.6f\n",
+		sc->bound_bytes ? (double)ca->origin_bytes / (double)sc->bound_bytes : 0, 1.0 / (double)(1ULL << sc->bound_shift));
 	print_tier(c, f, out);
 	fprintf(out, "control_lines " U64 "control_rejected " U64 "control_unchecked " U64, atomic_load(&c->lines),
 		atomic_load(&c->rejected), atomic_load(&c->unchecked));

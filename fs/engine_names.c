@@ -105,6 +105,7 @@ static int name_new(struct engine *e, const char *path, size_t len, uint32_t *re
 		free(copy);
 		return rc;
 	}
+	sched_file_key_set(e->sched, name, XXH3_64bits(path, len)); /* numbers are given again, paths stay */
 	*name_at(e, name) = (struct ename){ .path = copy, .hash = hash, .refs = 1 };
 	name_at(e, name)->hash_next = e->buckets[hash & (e->n_buckets - 1)];
 	e->buckets[hash & (e->n_buckets - 1)] = name;

@@ -141,12 +141,21 @@ int sched_file_add(struct sched *s, uint32_t file, uint64_t size_bytes)
 	f = &s->files[file];
 	if (f->state == FILE_FREE) {
 		*f = (struct file){.alias = SCHED_NO_FILE, .seq = SCH_NONE, .size_bytes = size_bytes};
+		f->key = sch_least_mix(file);
 		f->state = size_bytes == SCHED_SIZE_UNKNOWN ? FILE_UNKNOWN : FILE_KNOWN;
 		return 0;
 	}
 	if (size_bytes != SCHED_SIZE_UNKNOWN && f->size_bytes == SCHED_SIZE_UNKNOWN)
 		sched_file_resolved(s, file, 0, size_bytes, SCHED_NO_FILE, s->now_ns);
 	return 0;
+}
+
+void sched_file_key_set(struct sched *s, uint32_t file, uint64_t key)
+{
+	struct file *f = sch_file(s, file);
+
+	if (f)
+		f->key = key;
 }
 
 /* The page that stood for the name while it was looked up, if a fetch of it is under way. */
@@ -316,6 +325,7 @@ void sched_file_changed(struct sched *s, uint32_t file, uint64_t size_bytes)
 	file_each_page(s, file, page_invalidate);
 	if (f->state == FILE_MISSING)
 		s->n_missing_entries -= f->n_entries;
+	f->key = sch_least_mix(f->key);
 	f->size_bytes = size_bytes;
 	f->state = size_bytes == SCHED_SIZE_UNKNOWN ? FILE_UNKNOWN : FILE_KNOWN;
 	f->is_random = 0;

@@ -122,6 +122,10 @@ int sched_create(const struct sched_config *cfg, struct sched **ret_s)
 	s->flight = s->seq_lru = (struct list){SCH_NONE, SCH_NONE, 0};
 	s->fetch_sizes = cfg->chunk_bytes;
 	s->next_ns = SCHED_NO_TIME;
+	if (sch_least_create(NULL, &s->least)) {
+		free(s);
+		return -ENOMEM;
+	}
 	*ret_s = s;
 	return 0;
 }
@@ -148,6 +152,7 @@ void sched_destroy(struct sched *s)
 	free(s->fetches);
 	free(s->skipped);
 	free(s->demands);
+	sch_least_destroy(s->least);
 	free(s->acts);
 	free(s);
 }
@@ -319,6 +324,19 @@ static bool read_demand(struct sched *s, const struct read *r, bool is_again)
 	return is_any;
 }
 
+/* The part of a read that is in one chunk, as the bound counts it. */
+static void read_bound(struct sched *s, const struct read *r, uint64_t chunk_no, uint32_t b0, uint32_t b1)
+{
+	struct sch_least_read l = {.file_key = s->files[r->file].key,
+				   .chunk_no = chunk_no,
+				   .b0 = b0,
+				   .b1 = b1,
+				   .block_bytes = s->block_bytes,
+				   .chunk_bytes = sch_chunk_bytes(s, r->file, chunk_no)};
+
+	sch_least_note(s->least, &l, (uint64_t)s->slots + s->cfg.disk_pages);
+}
+
 static enum match read_match(struct sched *s, const struct read *r, bool *ret_is_slow)
 {
 	uint64_t c0 = r->off / s->cfg.chunk_bytes, c1 = (r->end - 1) / s->cfg.chunk_bytes;
@@ -329,9 +347,10 @@ static enum match read_match(struct sched *s, const struct read *r, bool *ret_is
 		uint32_t b0, b1, pg = sch_page_find(s, r->file, c);
 		enum match m;
 
+		read_blocks(s, r, c, &b0, &b1);
+		read_bound(s, r, c, b0, b1);
 		if (pg == SCH_NONE)
 			continue;
-		read_blocks(s, r, c, &b0, &b1);
 		*ret_is_slow = *ret_is_slow || read_is_in_flight(s, pg, b0, b1);
 		m = sch_progress_read(s, pg, b0, b1, r->reader);
 		best = m > best ? m : best;
@@ -455,12 +474,23 @@ void sched_dropped(struct sched *s, uint32_t file, uint64_t chunk_no)
 	sch_page_put(s, pg);
 }
 
+/* Found on the disk, not copied there from a slot: its first reader needs nothing from the origin. */
+static void tier_bound(struct sched *s, uint32_t file, uint64_t chunk_no)
+{
+	uint32_t blocks = sch_chunk_blocks(s, file, chunk_no);
+	struct sch_least_read l = {.file_key = s->files[file].key, .chunk_no = chunk_no, .b1 = blocks ? blocks - 1 : 0};
+
+	sch_least_adopt(s->least, &l);
+}
+
 void sched_tier_has(struct sched *s, uint32_t file, uint64_t chunk_no, bool has)
 {
 	uint32_t pg = has ? sch_page_get(s, file, chunk_no) : sch_page_find(s, file, chunk_no);
 
 	if (pg == SCH_NONE)
 		return;
+	if (has && !(s->pages[pg].flags & PG_ADMIT))
+		tier_bound(s, file, chunk_no);
 	s->pages[pg].flags &= (uint8_t)~PG_ADMIT;
 	sch_tier_set(s, pg, has);
 	sch_page_put(s, pg);

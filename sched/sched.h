@@ -63,6 +63,10 @@ void sched_set_prefetch(struct sched *s, enum sched_prefetch mode);
  */
 int sched_file_add(struct sched *s, uint32_t file, uint64_t size_bytes) __attribute__((warn_unused_result));
 
+/* What tells its data from others' in the books of bound_bytes, also after the number was forgotten and another one given. Without it
+ * the number does. */
+void sched_file_key_set(struct sched *s, uint32_t file, uint64_t key);
+
 /*
  * Answer to RESOLVE (or news without one). err < 0: the name does not exist or cannot be
  * used; its entries are passed over and counted missing (asked again when the list is
@@ -211,7 +215,8 @@ struct sched_stats {
 	uint64_t pending_entries, missing_entries;
 	uint64_t entry_bytes;		/* memory of all entries and positions */
 	double origin_bytes_per_s, origin_latency_s; /* moving averages */
-	uint64_t bound_bytes;		/* least origin bytes for what was read so far */
+	uint64_t bound_bytes;		/* least origin bytes for what was read so far, with this memory and disk: see least.h */
+	uint32_t bound_shift;		/* of a sample of one page in 1 << bound_shift */
 	double bound_s;			/* least time for the known order from now (0: no order) */
 	uint32_t concurrency;		/* fetches allowed outstanding now */
 };

@@ -41,6 +41,7 @@
 #include <string.h>
 
 #include "sched/bitmap.h"
+#include "sched/least.h"
 #include "sched/sched.h"
 
 #define SCH_BLOCKS_MAX 256
@@ -75,6 +76,7 @@ enum file_state { FILE_FREE, FILE_UNKNOWN, FILE_RESOLVING, FILE_KNOWN, FILE_MISS
 
 struct file {
 	uint64_t size_bytes;
+	uint64_t key; /* stays with the data, whatever number they have; see sched_file_key_set() */
 	uint32_t alias;	     /* entries that name this file mean that one; SCHED_NO_FILE: none */
 	uint32_t n_pages;    /* page records */
 	uint32_t n_frames;   /* of them resident or in flight */
@@ -416,7 +418,8 @@ struct sched {
 	uint32_t acts_head, n_acts, cap_acts;
 	uint64_t next_ns;
 
-	uint64_t needed_bytes, demand_misses, useful_bytes, late_bytes, wasted_bytes, bound_bytes;
+	uint64_t needed_bytes, demand_misses, useful_bytes, late_bytes, wasted_bytes;
+	struct sch_least *least; /* MIN's bytes for what was read */
 	uint64_t fetch_sizes; /* moving average of bytes a prefetch */
 };
 

@@ -53,7 +53,8 @@ void sched_stats_get(const struct sched *s, struct sched_stats *ret)
 				    .entry_bytes = stats_memory(s),
 				    .origin_bytes_per_s = s->origin.bytes_per_s,
 				    .origin_latency_s = s->origin.latency_ns / (double)SCH_SEC,
-				    .bound_bytes = s->bound_bytes,
+				    .bound_bytes = sch_least_bytes(s->least),
+				    .bound_shift = sch_least_shift(s->least),
 				    .bound_s = stats_bound_s(s),
 				    .concurrency = s->concurrency};
 	ret->missing_entries = s->n_missing_entries;

@@ -489,7 +489,7 @@ void sched_tier_has(struct sched *s, uint32_t file, uint64_t chunk_no, bool has)
 
 	if (pg == SCH_NONE)
 		return;
-	if (has && !(s->pages[pg].flags & PG_ADMIT))
+	if (has && !(s->pages[pg].flags & PG_TIER)) /* else the news is that a copy is complete */
 		tier_bound(s, file, chunk_no);
 	s->pages[pg].flags &= (uint8_t)~PG_ADMIT;
 	sch_tier_set(s, pg, has);

@@ -307,6 +307,20 @@ static void drop_chunks(struct cache *c)
 	hfs_mutex_unlock(&c->lock);
 }
 
+/* A tier that was told to stop may be about to end its reads, or its disk hangs. */
+static bool are_loans_back(struct cache *c, unsigned wait_ms)
+{
+	uint64_t deadline_ns = hfs_now_ns() + wait_ms * HFS_NS_PER_MS;
+	bool are_back;
+
+	hfs_mutex_lock(&c->lock);
+	while (c->n_lent > 0 && hfs_cond_wait_until(&c->backoff, &c->lock, deadline_ns))
+		;
+	are_back = c->n_lent == 0;
+	hfs_mutex_unlock(&c->lock);
+	return are_back;
+}
+
 bool cache_destroy(struct cache *c, unsigned wait_ms)
 {
 	struct origin_fd *dead;
@@ -315,7 +329,7 @@ bool cache_destroy(struct cache *c, unsigned wait_ms)
 		return true;
 	cache_shutdown(c);
 	pool_stop(c->pool);
-	if (!workq_destroy(c->workq, wait_ms)) {
+	if (!workq_destroy(c->workq, wait_ms) || !are_loans_back(c, wait_ms)) {
 		hfs_mutex_lock(&c->lock);
 		c->is_abandoned = true;
 		hfs_mutex_unlock(&c->lock);

@@ -202,6 +202,7 @@ struct cache {
 	bool is_stopping, is_abandoned;
 	struct fetch_list demand, prefetch, ending, fd_wait, slot_wait, file_wait;
 	uint32_t n_slot_woken, n_tokens_owed;
+	uint32_t n_lent; /* slots that a tier reads into */
 	uint64_t starved_ns; /* something last happened to slot_wait */
 	struct chunk *drain, *lost;
 	uint64_t overdue_ns; /* when to look for overdue orders next */

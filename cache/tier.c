@@ -194,6 +194,8 @@ static void free_obj(struct tier *t, struct tier_obj *o)
 		(void)t->io->close(t->io->ctx, o->fd_data);
 	if (o->fd_index >= 0)
 		(void)t->io->close(t->io->ctx, o->fd_index);
+	if (o->fd_direct >= 0)
+		(void)t->io->close(t->io->ctx, o->fd_direct);
 	if (o->is_pack)
 		free(tier_pack_of(o));
 	else

@@ -96,6 +96,17 @@ uint64_t tier_map(struct tier *t, const struct hfs_identity *id, const char *pat
 /* [off, off + len) of the chunk; the whole chunk is verified. True: buf holds the bytes; false: buf is undefined. */
 bool tier_read(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no, uint32_t off_bytes,
 	       uint32_t len_bytes, void *buf);
+/* The whole chunk straight into buf, which lies at a multiple of TIER_LOAN_ALIGN and has room for the chunk's length rounded up to one;
+ * disk, buffer and nothing between, where the disk's file system allows. TIER_LENT: a miss, and the disk may still write there:
+ * loan->back(ctx, arg) comes once, from a thread of the tier, perhaps before this returns, when buf is the caller's again. */
+#define TIER_LOAN_ALIGN 4096
+struct tier_loan {
+	void (*back)(void *ctx, void *arg);
+	void *ctx, *arg;
+};
+enum tier_got { TIER_MISS, TIER_HIT, TIER_LENT };
+enum tier_got tier_read_into(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no, void *buf,
+			     const struct tier_loan *loan) HFS_MUST_CHECK;
 /* Queue a whole chunk (len = its exact length in the file). data is copied before the call returns. 0: cb.admitted follows.
  * -EAGAIN: the queue is full or adoption is not complete; -EEXIST: it is there; -EROFS: bypassed now; -ENAMETOOLONG, -EFBIG,
  * -EINVAL: never possible; -ENOMEM; -ESHUTDOWN. */

@@ -141,7 +141,24 @@ out:
 	return err;
 }
 
-int tier_big_read(struct tier *t, struct tier_big *b, uint32_t chunk_no, void *buf)
+/* Past the page cache what is read once costs no second copy and pushes nothing out. Whatever is odd there (alignment, a short
+ * answer) is read the usual way; an error is one. */
+static int read_data(struct tier *t, struct tier_big *b, uint32_t chunk_no, void *buf, uint32_t len_bytes, bool is_direct)
+{
+	uint64_t off_bytes = (uint64_t)chunk_no * b->chunk_bytes;
+	ssize_t got;
+
+	if (is_direct && tier_obj_direct(t, &b->obj)) {
+		got = t->io->pread(t->io->ctx, b->obj.fd_direct, buf, hfs_round_up(len_bytes, TIER_LOAN_ALIGN), off_bytes);
+		if (got >= (ssize_t)len_bytes)
+			return 0;
+		if (got < 0 && got != -EINVAL && got != -EINTR)
+			return (int)got;
+	}
+	return tier_read_full(t, b->obj.fd_data, buf, len_bytes, off_bytes);
+}
+
+int tier_big_read(struct tier *t, struct tier_big *b, uint32_t chunk_no, void *buf, bool is_direct)
 {
 	uint32_t len_bytes = hfs_chunk_len(b->id.size_bytes, b->chunk_bytes, chunk_no);
 	struct tier_raw_record raw;
@@ -152,7 +169,7 @@ int tier_big_read(struct tier *t, struct tier_big *b, uint32_t chunk_no, void *b
 			 r.chunk_no != chunk_no || r.len_bytes != len_bytes))
 		err = -EBADMSG;
 	if (err == 0)
-		err = tier_read_full(t, b->obj.fd_data, buf, len_bytes, (uint64_t)chunk_no * b->chunk_bytes);
+		err = read_data(t, b, chunk_no, buf, len_bytes, is_direct);
 	if (err == 0 && tier_data_check(chunk_seed(t, b, chunk_no), buf, len_bytes) != r.data_check)
 		err = -EBADMSG;
 	return err == -ENODATA ? -EBADMSG : err;

@@ -51,11 +51,12 @@ struct tier_obj {
 	struct tier_obj *fd_next, *fd_prev;   /* while open */
 	struct tier_obj *dirty_next, *dead_next;
 	int fd_data, fd_index; /* -1: closed; packs have no index */
+	int fd_direct;	       /* the data past the page cache, for reads; -1: not opened, or not to be had */
 	uint32_t n_users;      /* operations and jobs that hold a pointer */
 	uint32_t n_pins;
 	uint64_t alloc_bytes, dirty_bytes;
 	uint32_t measures, measured; /* tickets: begun, applied */
-	bool is_pack, is_dead, is_dirty, is_used, is_readonly, has_names;
+	bool is_pack, is_dead, is_dirty, is_used, is_readonly, has_names, is_direct_refused;
 };
 
 struct tier_leaf {
@@ -236,6 +237,8 @@ void tier_obj_release_locked(struct tier *t, struct tier_obj *o);
 void tier_obj_kill_locked(struct tier *t, struct tier_obj *o);
 /* Descriptors of an object with users. name: to compare with the header; NULL: none. -EBADMSG: it is not what it should be. */
 int tier_obj_open(struct tier *t, struct tier_obj *o, const struct tier_name *name);
+/* True: fd_direct is open, as long as the object, which is open, has this user. */
+bool tier_obj_direct(struct tier *t, struct tier_obj *o);
 void tier_obj_adopt_fds(struct tier *t, struct tier_obj *o, int fd_data, int fd_index);
 void tier_obj_dirty_locked(struct tier *t, struct tier_obj *o, uint64_t bytes);
 void tier_obj_measure(struct tier *t, struct tier_obj *o); /* fstat both, correct used_bytes */
@@ -254,8 +257,9 @@ uint64_t tier_random(void);
 int tier_big_create(struct tier *t, const struct tier_name *name, struct tier_big **ret_b);
 void tier_big_free(struct tier_big *b);
 int tier_big_check_open(struct tier *t, struct tier_big *b, int fd_index, const struct tier_name *name);
-/* 0, -EBADMSG (not what it should be), or the errno of a system call. Whole chunk into buf. */
-int tier_big_read(struct tier *t, struct tier_big *b, uint32_t chunk_no, void *buf);
+/* 0, -EBADMSG (not what it should be), or the errno of a system call. Whole chunk into buf; is_direct: past the page cache, buf is
+ * aligned and as large as tier_read_into() says. */
+int tier_big_read(struct tier *t, struct tier_big *b, uint32_t chunk_no, void *buf, bool is_direct);
 int tier_big_write(struct tier *t, struct tier_big *b, uint32_t chunk_no, const void *data, uint32_t len_bytes);
 int tier_big_erase(struct tier *t, struct tier_big *b, uint32_t chunk_no);
 

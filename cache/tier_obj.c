@@ -16,6 +16,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#define OBJ_FDS_MAX 3 /* data, index, data past the page cache */
+
 uint64_t tier_random(void)
 {
 	uint64_t x = 0;
@@ -100,7 +102,7 @@ void tier_buf_put(struct tier *t, struct tier_buf *b)
 void tier_obj_init(struct tier_obj *o, bool is_pack)
 {
 	o->is_pack = is_pack;
-	o->fd_data = o->fd_index = -1;
+	o->fd_data = o->fd_index = o->fd_direct = -1;
 	o->has_names = true;
 }
 
@@ -183,11 +185,11 @@ static void close_fd(struct tier *t, int fd)
 void tier_fds_trim(struct tier *t)
 {
 	struct tier_obj *o;
-	int fd_data, fd_index;
+	int fd_data, fd_index, fd_direct;
 
 	for (;;) {
 		hfs_mutex_lock(&t->lock);
-		o = t->n_open * 2 > t->cfg.fds_max ? t->fd_first : NULL;
+		o = t->n_open * OBJ_FDS_MAX > t->cfg.fds_max ? t->fd_first : NULL;
 		while (o != NULL && o->n_users > 0)
 			o = o->fd_next;
 		if (o == NULL)
@@ -196,10 +198,13 @@ void tier_fds_trim(struct tier *t)
 		t->n_open--;
 		fd_data = o->fd_data;
 		fd_index = o->fd_index;
-		o->fd_data = o->fd_index = -1;
+		fd_direct = o->fd_direct;
+		o->fd_data = o->fd_index = o->fd_direct = -1;
+		o->is_direct_refused = false;
 		hfs_mutex_unlock(&t->lock);
 		close_fd(t, fd_data);
 		close_fd(t, fd_index);
+		close_fd(t, fd_direct);
 	}
 	hfs_mutex_unlock(&t->lock);
 }
@@ -295,6 +300,52 @@ int tier_obj_open(struct tier *t, struct tier_obj *o, const struct tier_name *na
 	if (is_readonly)
 		tier_error(t, -EROFS, true);
 	return 0;
+}
+
+static int open_direct(struct tier *t, struct tier_obj *o)
+{
+	struct stat st, ours;
+	char text[TIER_NAME_CAP];
+	int fd, err;
+
+	tier_file_name(text, tier_big_of(o)->key, 'd');
+	fd = t->io->openat(t->io->ctx, t->fd_files, text, O_RDONLY | O_DIRECT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0);
+	if (fd < 0)
+		return fd;
+	err = tier_check_file(t, fd, &st);
+	if (err == 0)
+		err = t->io->fstat(t->io->ctx, o->fd_data, &ours);
+	if (err == 0 && (st.st_ino != ours.st_ino || st.st_dev != ours.st_dev))
+		err = -EBADMSG;
+	if (err == 0)
+		return fd;
+	close_fd(t, fd);
+	return err;
+}
+
+bool tier_obj_direct(struct tier *t, struct tier_obj *o)
+{
+	bool is_open, is_refused;
+	int fd;
+
+	hfs_mutex_lock(&t->lock);
+	is_open = o->fd_direct >= 0;
+	is_refused = o->is_direct_refused || o->is_pack;
+	hfs_mutex_unlock(&t->lock);
+	if (is_open || is_refused)
+		return is_open;
+	fd = open_direct(t, o);
+	hfs_mutex_lock(&t->lock);
+	if (fd < 0) {
+		o->is_direct_refused = o->fd_direct < 0;
+	} else if (o->fd_direct < 0) {
+		o->fd_direct = fd;
+		fd = -1;
+	}
+	is_open = o->fd_direct >= 0;
+	hfs_mutex_unlock(&t->lock);
+	close_fd(t, fd);
+	return is_open;
 }
 
 /* Of two that measure at once the later one counts: it sees what the earlier one's caller wrote. */
@@ -495,6 +546,7 @@ void tier_reap(struct tier *t)
 			break;
 		close_fd(t, o->fd_data);
 		close_fd(t, o->fd_index);
+		close_fd(t, o->fd_direct);
 		if (o->is_pack)
 			free(tier_pack_of(o));
 		else

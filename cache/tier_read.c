@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache/tier_read.c - readers. The caller waits, a thread of the tier reads and verifies into a buffer of its own.
+ * cache/tier_read.c - readers. The caller waits, a thread of the tier reads and verifies into a buffer of its own, or into
+ * one that the caller lends.
  *
  *   queued --> running --> done --(the caller copies)--> freed by who leaves last
- *                 \-- the caller gave up: freed when the call returns, if ever
+ *                 \-- the caller gave up: freed, and the loan given back, when the call returns, if ever
  *
  * A reader that waited read_wait_ns goes to the origin. If no read at all ended in that time the disk hangs: the tier is off,
  * and whoever else waits leaves too.
  */
 #include "cache/tier_i.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +31,8 @@ struct tier_job {
 	int err, fd;
 	bool is_done, is_abandoned; /* guarded by t->lock */
 	bool is_large;		    /* buf is larger than others */
+	void *into;		    /* the caller's, or NULL */
+	struct tier_loan loan;	    /* what to say of it, once abandoned */
 	char path[];
 };
 
@@ -96,12 +100,14 @@ static int perform(struct tier *t, struct tier_job *j, bool *ret_is_all_bad)
 		*ret_is_all_bad = err == -EBADMSG;
 		return err;
 	}
+	if (j->into != NULL && !o->is_pack)
+		return tier_big_read(t, tier_big_of(o), (uint32_t)j->op.where, j->into, true);
 	if (!buf_for(t, j, o))
 		return -ENOMEM;
 	if (o->is_pack)
 		return tier_pack_read(t, tier_pack_of(o), (uint32_t)j->op.where, j->name.key, &j->name.id, j->item_path_bytes,
 				      name, j->buf->data, &j->data_off);
-	return tier_big_read(t, tier_big_of(o), (uint32_t)j->op.where, j->buf->data);
+	return tier_big_read(t, tier_big_of(o), (uint32_t)j->op.where, j->buf->data, false);
 }
 
 /* The chunk or item is of no use: out of the index, its space given back. True: somebody must be told.
@@ -151,6 +157,7 @@ static void settle_bad(struct tier *t, struct tier_job *j, struct tier_obj *o, b
 
 static void finish(struct tier *t, struct tier_job *j, int err)
 {
+	const struct tier_loan loan = j->loan;
 	bool is_abandoned;
 
 	hfs_mutex_lock(&t->lock);
@@ -160,8 +167,11 @@ static void finish(struct tier *t, struct tier_job *j, int err)
 	is_abandoned = j->is_abandoned;
 	hfs_cond_signal(&j->done);
 	hfs_mutex_unlock(&t->lock);
-	if (is_abandoned)
-		job_free(j);
+	if (!is_abandoned)
+		return;
+	if (loan.back != NULL)
+		loan.back(loan.ctx, loan.arg);
+	job_free(j);
 }
 
 static void adopt_main(void *arg)
@@ -223,13 +233,16 @@ void tier_read_drop(void *ctx, void (*fn)(void *arg), void *arg)
 
 /* ---- the caller's side ---- */
 
-static struct tier_job *job_new(struct tier *t, enum job_kind kind, const struct tier_name *name)
+static struct tier_job *job_new(struct tier *t, enum job_kind kind, const struct tier_name *name, void *into,
+				const struct tier_loan *loan)
 {
 	struct tier_job *j = malloc(sizeof(*j) + name->path_bytes + 1);
 
 	if (j == NULL)
 		return NULL;
-	*j = (struct tier_job){.t = t, .kind = kind, .name = *name, .fd = -1};
+	*j = (struct tier_job){.t = t, .kind = kind, .name = *name, .fd = -1, .into = into};
+	if (loan != NULL)
+		j->loan = *loan;
 	if (name->path_bytes > 0)
 		memcpy(j->path, name->path, name->path_bytes);
 	j->path[name->path_bytes] = '\0';
@@ -324,7 +337,7 @@ static void adopt_now(struct tier *t, const struct tier_name *name)
 	hfs_mutex_lock(&t->lock);
 	is_due = !t->is_adopted && t->state == TIER_ADOPTING && !t->is_stopping && tier_entry_find(t, name->key) == NULL;
 	hfs_mutex_unlock(&t->lock);
-	j = is_due ? job_new(t, JOB_ADOPT, name) : NULL;
+	j = is_due ? job_new(t, JOB_ADOPT, name, NULL, NULL) : NULL;
 	if (j == NULL)
 		return;
 	hfs_mutex_lock(&t->lock);
@@ -336,10 +349,11 @@ static void adopt_now(struct tier *t, const struct tier_name *name)
 		job_free(j);
 }
 
-/* 0: *ret_j is done, to be freed. 1: not there. -EIO: not now. */
-static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, uint64_t chunk_no, struct tier_job **ret_j)
+/* 0: *ret_j is done, to be freed. 1: not there. -EIO: not now. -EBUSY: nor that, and what was lent is not given back yet. */
+static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, uint64_t chunk_no, void *into,
+		   const struct tier_loan *loan, struct tier_job **ret_j)
 {
-	struct tier_job *j = job_new(t, kind, name);
+	struct tier_job *j = job_new(t, kind, name, into, loan);
 	struct tier_entry *e = NULL;
 	int err = 1;
 
@@ -374,7 +388,7 @@ static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, u
 	if (workq_run(t->reads, read_main, j, kind != JOB_VERIFY) < 0)
 		tier_read_drop(t, read_main, j);
 	if (!wait_job(t, j, kind == JOB_VERIFY))
-		return -EIO;
+		return -EBUSY;
 	*ret_j = j;
 	return 0;
 }
@@ -439,6 +453,15 @@ uint64_t tier_map(struct tier *t, const struct hfs_identity *id, const char *pat
 	return n;
 }
 
+static void count_read(struct tier *t, bool is_hit, uint32_t len_bytes)
+{
+	hfs_mutex_lock(&t->lock);
+	t->stats.hits += is_hit;
+	t->stats.hit_bytes += is_hit ? len_bytes : 0;
+	t->stats.misses += !is_hit;
+	hfs_mutex_unlock(&t->lock);
+}
+
 bool tier_read(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no, uint32_t off_bytes,
 	       uint32_t len_bytes, void *buf)
 {
@@ -450,29 +473,48 @@ bool tier_read(struct tier *t, const struct hfs_identity *id, const char *path, 
 
 	if (len_bytes == 0 || off_bytes > chunk_len || len_bytes > chunk_len - off_bytes)
 		return false;
-	err = run_job(t, JOB_READ, &name, chunk_no, &j);
+	err = run_job(t, JOB_READ, &name, chunk_no, NULL, NULL, &j);
 	if (err == 0) {
 		is_hit = j->err == 0;
 		if (is_hit)
 			memcpy(buf, j->buf->data + j->data_off + off_bytes, len_bytes);
 		job_free(j);
 	}
-	hfs_mutex_lock(&t->lock);
-	t->stats.hits += is_hit;
-	t->stats.hit_bytes += is_hit ? len_bytes : 0;
-	t->stats.misses += !is_hit;
-	hfs_mutex_unlock(&t->lock);
+	count_read(t, is_hit, len_bytes);
 	return is_hit;
+}
+
+enum tier_got tier_read_into(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no, void *buf,
+			     const struct tier_loan *loan)
+{
+	struct tier_name name = tier_name_of(t, id, path);
+	uint32_t len_bytes = hfs_chunk_len(id->size_bytes, t->cfg.chunk_bytes, chunk_no);
+	struct tier_job *j;
+	bool is_hit = false;
+	int err;
+
+	assert((uintptr_t)buf % TIER_LOAN_ALIGN == 0);
+	if (len_bytes == 0)
+		return TIER_MISS;
+	err = run_job(t, JOB_READ, &name, chunk_no, buf, loan, &j);
+	if (err == 0) {
+		is_hit = j->err == 0;
+		if (is_hit && j->buf != NULL)
+			memcpy(buf, j->buf->data + j->data_off, len_bytes);
+		job_free(j);
+	}
+	count_read(t, is_hit, len_bytes);
+	return is_hit ? TIER_HIT : err == -EBUSY ? TIER_LENT : TIER_MISS;
 }
 
 int tier_read_verify(struct tier *t, struct tier_key key, uint64_t chunk_no)
 {
 	struct tier_name name = {.key = key};
 	struct tier_job *j;
-	int err = run_job(t, JOB_VERIFY, &name, chunk_no, &j);
+	int err = run_job(t, JOB_VERIFY, &name, chunk_no, NULL, NULL, &j);
 
 	if (err != 0)
-		return err;
+		return err == -EBUSY ? -EIO : err;
 	err = j->err;
 	job_free(j);
 	return err == 0 ? 0 : err == -ENOENT ? 1 : err == -EBADMSG ? 2 : err == -ESHUTDOWN ? -EIO : 2;
@@ -490,7 +532,7 @@ int tier_passthrough_open(struct tier *t, const struct hfs_identity *id, const c
 
 	if (id->size_bytes <= t->cfg.chunk_bytes)
 		return -EOPNOTSUPP;
-	err = run_job(t, JOB_PASS, &name, 0, &j);
+	err = run_job(t, JOB_PASS, &name, 0, NULL, NULL, &j);
 	if (err != 0)
 		return -ENOENT;
 	err = j->err;

@@ -611,7 +611,7 @@ static void run_locked(struct cache *c, struct fetch *f, struct batch *b) HFS_RE
 	run.file = f->file;
 	run.n = run.n_pieces = 0;
 	run.bytes = 0;
-	run.has_reopened = false;
+	run.has_reopened = run.is_lent = false;
 	run.fig = (struct figures){0};
 	if (run_from_tier_locked(c, f, &run, b))
 		return;

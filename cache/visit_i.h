@@ -31,6 +31,7 @@ struct run {
 	unsigned n_pieces;
 	uint64_t bytes;
 	bool has_reopened;
+	bool is_lent; /* its slot, to a tier whose disk hangs */
 	struct figures fig;
 };
 

@@ -6,6 +6,9 @@
  *    descriptor and no call of the origin.
  * 2. A miss leaves nothing behind: the order then goes on as if the tier had not been asked, and does not ask again.
  * 3. Only valid bytes of a slot go to the tier, copied under a pin.
+ * 4. A whole chunk is read straight into its slot, which is pinned meanwhile. If the disk hangs, the chunk gets another slot and
+ *    that one comes back to the pool when the disk has let go of it.
+ * 5. As the tier verifies chunks as a whole, it is asked for whole ones: what was ordered of it and the rest.
  *
  * Callers: visit.c; fs/engine*.c. Lock: not held while the tier reads or copies.
  */
@@ -18,7 +21,41 @@
 
 /* ---- from it ---- */
 
-static bool read_local(struct cache *c, const struct run *run, const char *path)
+/* From a thread of the tier. */
+static void loan_back(void *ctx, void *arg)
+{
+	struct cache *c = ctx;
+	const struct slot_no slot = {(uint32_t)(uintptr_t)arg};
+
+	hfs_mutex_lock(&c->lock);
+	c->n_lent--;
+	if (pool_unpin(c->pool, slot))
+		fetch_wake_slots_locked(c);
+	hfs_cond_broadcast(&c->backoff);
+	hfs_mutex_unlock(&c->lock);
+}
+
+/* The slot, if all of the chunk is to come into it. */
+static struct slot_no whole_slot(const struct cache *c, const struct run *run)
+{
+	const struct chunk *ch = run->fetches[0]->chunk;
+
+	return run->n_pieces == 1 && run->pieces[0].len == chunk_len(c, ch->file, ch->no) ? ch->slot : SLOT_NONE;
+}
+
+/* No lock. */
+static bool read_whole(struct cache *c, struct run *run, const char *path, struct slot_no slot)
+{
+	const struct tier_loan loan = {.back = loan_back, .ctx = c, .arg = (void *)(uintptr_t)slot.no};
+	uint64_t no = run->pieces[0].off_bytes >> c->chunk_shift;
+	enum tier_got got = tier_read_into(c->cfg.tier, &run->file->id, path, no, run->pieces[0].buf, &loan);
+
+	run->is_lent = got == TIER_LENT;
+	workq_progress(c->workq);
+	return got == TIER_HIT;
+}
+
+static bool read_pieces(struct cache *c, const struct run *run, const char *path)
 {
 	bool is_hit = true;
 
@@ -39,6 +76,10 @@ static void run_undo_locked(struct cache *c, struct run *run, struct batch *b) H
 	struct fetch *f = run->fetches[0], *next;
 	struct chunk *ch = f->chunk;
 
+	if (run->is_lent) { /* nothing of it is valid */
+		pool_release(c->pool, ch->slot);
+		ch->slot = SLOT_NONE;
+	}
 	c->stats.inflight_bytes -= run->bytes;
 	f->origin_bytes -= run->bytes;
 	f->has_fetched = false;
@@ -59,8 +100,30 @@ static void run_undo_locked(struct cache *c, struct run *run, struct batch *b) H
 	chunk_settle_locked(c, ch); /* f keeps it */
 }
 
+/* What f lacks is begun: reads it, with the lock left. */
+static bool read_run_locked(struct cache *c, struct run *run, const char *path) HFS_REQUIRES(c->lock)
+{
+	const struct slot_no slot = whole_slot(c, run);
+	bool is_hit;
+
+	if (!slot_is_none(slot)) {
+		pool_pin(c->pool, slot);
+		c->n_lent++;
+	}
+	hfs_mutex_unlock(&c->lock);
+	is_hit = slot_is_none(slot) ? read_pieces(c, run, path) : read_whole(c, run, path, slot);
+	hfs_mutex_lock(&c->lock);
+	if (!slot_is_none(slot) && !run->is_lent) {
+		c->n_lent--;
+		(void)pool_unpin(c->pool, slot); /* the chunk has it still */
+	}
+	return is_hit;
+}
+
 bool run_from_tier_locked(struct cache *c, struct fetch *f, struct run *run, struct batch *b)
 {
+	const struct bits ordered = f->blocks;
+	struct bits all;
 	bool is_hit = false;
 	char *path;
 
@@ -69,20 +132,22 @@ bool run_from_tier_locked(struct cache *c, struct fetch *f, struct run *run, str
 	path = file_path_dup(c, f->file);
 	if (path == NULL || !tier_lookup(c->cfg.tier, &f->file->id, path, f->chunk->no))
 		goto done;
+	all = chunk_blocks(c, 0, chunk_len(c, f->file, f->chunk->no));
+	bits_add(&f->blocks, &all);
 	if (!run_begin_locked(c, f, run, b)) {
+		f->blocks = ordered;
 		is_hit = true;
 		goto done;
 	}
 	f->is_tier_tried = true;
 	cache_file_ref(run->file); /* the fetch may end below */
-	hfs_mutex_unlock(&c->lock);
-	is_hit = read_local(c, run, path);
-	hfs_mutex_lock(&c->lock);
+	is_hit = read_run_locked(c, run, path);
 	if (is_hit) {
 		f->origin_bytes -= run->bytes;
 		run_finish_locked(c, run, 0, b);
 	} else {
 		f->is_tier_missed = true;
+		f->blocks = ordered;
 		run_undo_locked(c, run, b);
 	}
 	file_put_locked(c, run->file);

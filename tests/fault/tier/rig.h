@@ -41,6 +41,7 @@ struct rig {
 	const char *dataset;
 	_Atomic uint64_t n_admitted, n_refused, n_lost, n_asked;
 	_Atomic int last_err;
+	_Atomic uint32_t n_lent; /* buffers of rig_get() that the tier may still write to */
 	bool takes_care; /* what must_free() answers */
 };
 /* dir, io and size; everything else to taste before rig_open(). */

@@ -156,6 +156,7 @@ static void hang(void)
 		rig_check(!readers[i].is_hit, "no reader waits for the hung disk");
 		(void)printf("reader %d: %llu ms\n", i, (unsigned long long)(readers[i].took_ns / HFS_NS_PER_MS));
 	}
+	rig_check(atomic_load(&r.n_lent) > 0, "what was lent stays so while the disk hangs");
 	rig_check(rig_stats(&r).state == TIER_OFF && rig_stats(&r).cause == TIER_CAUSE_HANG, "off because of the hang");
 	rig_check(!rig_get(&r, &BIG, 2) && rig_stats(&r).read_timeouts <= 8, "later ones do not wait at all");
 	rig_check(!tier_lookup(r.t, &(struct hfs_identity){0}, "x", 0), "nor look");

@@ -511,6 +511,35 @@ Test(loader, order_and_progress_go_to_the_control_file)
 	unlink(path);
 }
 
+/* Closed at once after the last batch, mostly before the thread that writes the hints had its first turn. */
+Test(loader, a_short_epoch_is_written_and_marked)
+{
+	struct hintfs_opts o = opts_of("f0\n");
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/order", tree.dir);
+	o.flags = 0;
+	o.ctl_dir = tree.dir;
+	o.ring_slots = 1;
+	o.batch_bytes = 64 << 10;
+	for (int i = 0; i < 300; i++) {
+		struct hintfs_loader *l;
+		char got[512] = "";
+		int fd;
+
+		tree_file(path, 0, 10);
+		l = open_ok(&o);
+		hintfs_batch_release(next_ok(l), NULL);
+		end_ok(l);
+		cr_assert_eq(hintfs_loader_close(l), 0);
+		fd = open(path, O_RDONLY);
+		cr_assert_geq(read(fd, got, sizeof(got) - 1), 0);
+		close(fd);
+		cr_assert_str_eq(got, "@epoch 0\n@batch 0\nf0\n@done batch 0\n", "round %d", i);
+	}
+	unlink(path);
+}
+
 Test(loader, few_descriptors_and_many_files)
 {
 	struct hintfs_opts o = opts_of("f{0..19}\n@repeat 3\n");

@@ -8,7 +8,8 @@
  * What is written: `@epoch`, the entries with explicit `@batch N` marks, then `@done batch N` each time the batches up to
  * N lie in the ring: reads that the kernel's page cache answered move the daemon's cursor too. Batches written are those of
  * the order, or of batch_samples; when the loader cuts by bytes and a length is not known before the file is opened,
- * that entry is a batch of its own. An epoch left early is cancelled by truncating the list.
+ * that entry is a batch of its own. An epoch left early is cancelled by truncating the list. One that was read to its end is
+ * written and marked, however short the time before the loader was closed; closing waits STOP_NS for that, and cancels then.
  *
  * Invariants: never more than one write in flight; the first failure turns hints off for good, with its reason; reading
  * goes on as if nothing happened.
@@ -25,6 +26,7 @@
 #include <unistd.h>
 
 #define OUT_BYTES (256u << 10)
+#define STOP_NS 2000000000u /* an epoch of a million entries takes a few hundred milliseconds */
 
 struct hints {
 	pthread_t thread;
@@ -34,6 +36,7 @@ struct hints {
 	pthread_cond_t cond;
 	bool is_stop, is_cancelled, has_epoch, is_off;
 	uint64_t list_no, first; /* of the epoch to write */
+	uint64_t stop_ns;	 /* after is_stop: until when */
 	char state[192];
 	/* the thread's */
 	int fd;
@@ -143,14 +146,24 @@ static uint64_t batch_end(const struct hintfs_loader *l, const struct order_list
 	return end;
 }
 
-static bool is_stopping(struct hintfs_loader *l)
+/* Is the list to be written (further)? REQUIRES lock. */
+static bool is_wanted(const struct hintfs_loader *l, const struct order_list *list)
 {
-	bool b;
+	const struct hints *h = l->hints;
+
+	if (h->is_cancelled)
+		return false;
+	return !h->is_stop || (l->settled_entries >= list->end && sync_now_ns() < h->stop_ns);
+}
+
+static bool is_vain(struct hintfs_loader *l, const struct order_list *list)
+{
+	bool is;
 
 	sync_lock(&l->lock);
-	b = l->hints->is_stop || l->hints->is_cancelled;
+	is = !is_wanted(l, list);
 	sync_unlock(&l->lock);
-	return b;
+	return is;
 }
 
 /* All entries of one batch, the notes among them. */
@@ -192,8 +205,10 @@ static int list_write(struct hintfs_loader *l, uint64_t list_no, uint64_t first)
 			err = batch_note(h, end, number);
 		number++;
 		at = end;
-		if (!err && (h->n & 1023) == 0 && is_stopping(l))
+		if (!err && (h->n & 1023) == 0 && is_vain(l, list)) {
+			h->n = h->out_len = 0; /* to be cancelled */
 			return 0;
+		}
 	}
 	return err ? err : out_flush(h);
 }
@@ -278,8 +293,8 @@ static void *hints_main(void *loader)
 	while (!h->is_stop)
 		if (!hints_step(l))
 			sync_wait(&h->cond, &l->lock);
-	/* The last marks, or the cancelling of what will not be read. */
-	h->has_epoch = false;
+	/* The last marks, with the list before them where there was no time for it; or the cancelling of what will not be read. */
+	h->has_epoch = h->has_epoch && is_wanted(l, &l->order.lists[h->list_no]);
 	while (hints_step(l))
 		;
 	sync_unlock(&l->lock);
@@ -415,6 +430,7 @@ void hints_stop(struct hintfs_loader *l)
 		return;
 	sync_lock(&l->lock);
 	h->is_stop = true;
+	h->stop_ns = sync_now_ns() + STOP_NS;
 	pthread_cond_signal(&h->cond);
 	sync_unlock(&l->lock);
 	sync_check(pthread_join(h->thread, NULL));

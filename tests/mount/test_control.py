@@ -483,12 +483,12 @@ def test_prefetch_reads_back(hfs):
 
 
 def test_record_follows_in_the_grammar(hfs, child):
-    reader = child(["cat", os.path.join(hfs.ctl, "record")])
-
-    def seen():
-        procs.run(["cat", hfs.p("a", "f01"), hfs.p("a", "f02")], timeout=20).ok()
-        return b"a/f01" in reader.out() and b"a/f02" in reader.out()
-    procs.until(seen, 10, lambda: f"recorded: {reader.out()!r}", poll_s=0.2)
+    record = os.path.join(hfs.ctl, "record")
+    reader = child(["cat", record])
+    # Before that it would miss the only reads there are: a second time the page cache answers.
+    procs.until(lambda: record in procs.open_files(reader.pid), 10, "record is open")
+    procs.run(["cat", hfs.p("a", "f01"), hfs.p("a", "f02")], timeout=20).ok()
+    procs.until(lambda: b"a/f01" in reader.out() and b"a/f02" in reader.out(), 10, lambda: f"recorded: {reader.out()!r}")
     reader.proc.send_signal(signal.SIGINT)  # default action: it leaves although nothing comes
     reader.proc.wait(5)
     put(hfs, b"\n".join(l for l in reader.out().split(b"\n")[:-1]) + b"\n")

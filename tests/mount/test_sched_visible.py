@@ -15,7 +15,8 @@ from lib import env, pattern, procs, tree
 CHUNK = 65536
 FILES = 64
 QUIET_S = 0.4
-# Several origin threads take the head of the queue at once; further than this an entry does not get out of line.
+# Origin threads take the head of the queue, each one entry at a time: at no moment are more than there are threads taken and
+# not yet seen at the origin, however long one of them was kept from running. (How many overtake a single one has no bound.)
 SLIP = 16
 
 
@@ -80,11 +81,20 @@ def stage(mount, slow, tmp):
 
 
 def slips(seen, wanted):
-    """How far each number of `wanted` is from its place, by first appearance in `seen`."""
-    place = {}
-    for at, i in enumerate(seen):
-        place.setdefault(i, at)
-    return [abs(place[i] - at) for at, i in enumerate(wanted)]
+    """For each first appearance in `seen`: how many that stand before it in `wanted` are still to come."""
+    ahead = {i: at for at, i in enumerate(wanted)}
+    left, missing = sorted(ahead.values()), []
+    for i in dict.fromkeys(seen):
+        missing.append(left.index(ahead[i]))
+        left.remove(ahead[i])
+    return missing
+
+
+def test_the_judge_of_order():
+    assert slips([0, 1, 2, 2, 0, 3], range(4)) == [0, 0, 0, 0]
+    assert slips([1, 2, 3, 0], range(4)) == [1, 1, 1, 0], "one was kept waiting"
+    assert slips([3, 2, 1, 0], range(4)) == [3, 2, 1, 0]
+    assert slips([2, 0, 1], [2, 0, 1]) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -154,6 +154,17 @@ def tasks_in(pid, function):
     return found
 
 
+def open_files(pid):
+    """What the process's descriptors lead to, as text; an open() that is under way is not in it yet."""
+    paths = []
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            paths.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    except OSError:
+        pass
+    return paths
+
+
 def kill_all():
     """End every child still alive; True when all of them are gone."""
     for child in _alive:

@@ -5,7 +5,9 @@
  * A worker is IDLE (waits on `work`), BUSY, or ENDED (to be joined). The watcher thread finds late jobs and starts
  * threads in their place; it sleeps without a timeout while nothing runs and nothing is due.
  * n_woken counts idle threads that were signalled but have not yet taken the lock, so a burst of submits
- * wakes a thread each instead of the same one.
+ * wakes a thread each instead of the same one. They are signalled after the lock is gone, or they would wait for it at once.
+ * n_claimed counts queued jobs that nobody was woken for, as the thread that submitted them is about to look for one. Should it be
+ * held up all the same, the watcher sees to them.
  */
 #include "cache/base/workq.h"
 #include "cache/base/err.h"
@@ -40,6 +42,8 @@ struct worker {
 	pthread_t thread;
 	_Atomic uint64_t since_ns; /* of the job under way; 0: idle */
 	bool is_late, is_ended;	   /* guarded by q->lock */
+	_Atomic bool has_claimed;  /* written under q->lock */
+	bool is_in_tail;	   /* the thread's own */
 };
 
 struct workq {
@@ -54,7 +58,7 @@ struct workq {
 	struct job *spare;
 	uint32_t n_spare, n_queued;
 	struct worker *workers;
-	uint32_t n_threads, n_idle, n_woken, n_busy;
+	uint32_t n_threads, n_idle, n_woken, n_busy, n_claimed;
 	bool is_stopping, is_watcher_deep, is_watcher_ended, is_start_failing, is_tick_wanted;
 	uint64_t tick_ns;
 	/* atomic, written under lock */
@@ -109,6 +113,12 @@ static struct job *take_locked(struct workq *q)
 	return j;
 }
 
+static void claim_drop_locked(struct workq *q, struct worker *w)
+{
+	q->n_claimed -= w->has_claimed;
+	w->has_claimed = false;
+}
+
 static void worker_run_locked(struct workq *q, struct worker *w, struct job *j) HFS_REQUIRES(q->lock)
 {
 	void (*fn)(void *arg) = j->fn;
@@ -123,7 +133,9 @@ static void worker_run_locked(struct workq *q, struct worker *w, struct job *j) 
 	}
 	hfs_mutex_unlock(&q->lock);
 	fn(arg);
+	w->is_in_tail = false;
 	hfs_mutex_lock(&q->lock);
+	claim_drop_locked(q, w);
 	atomic_store(&w->since_ns, 0);
 	q->n_busy--;
 	if (w->is_late) {
@@ -227,19 +239,32 @@ static int worker_start_locked(struct workq *q) HFS_REQUIRES(q->lock)
 	return 0;
 }
 
-/* A job more is queued, or a late one freed its place: see to it that somebody takes it. */
-static void rouse_locked(struct workq *q) HFS_REQUIRES(q->lock)
+/* A job more is queued, or a late one freed its place: see to it that somebody takes it. True: signal q->work. */
+static HFS_MUST_CHECK bool rouse_locked(struct workq *q) HFS_REQUIRES(q->lock)
 {
 	if (n_working(q) >= q->cfg.working_max)
-		return;
+		return false;
 	if (q->n_idle > q->n_woken) {
 		q->n_woken++;
-		hfs_cond_signal(&q->work);
-		return;
+		return true;
 	}
 	/* Threads that were started but have not begun yet count as neither idle nor busy. */
-	if (q->n_threads < q->cfg.threads_max && q->n_queued > q->n_threads - q->n_busy - (q->n_idle - q->n_woken))
+	if (q->n_threads < q->cfg.threads_max &&
+	    q->n_queued > q->n_claimed + q->n_threads - q->n_busy - (q->n_idle - q->n_woken))
 		(void)worker_start_locked(q);
+	return false;
+}
+
+/* Does the calling thread take the job that was just queued? */
+static bool claim_locked(struct workq *q) HFS_REQUIRES(q->lock)
+{
+	struct worker *w = current;
+
+	if (w == NULL || w->q != q || !w->is_in_tail || w->has_claimed)
+		return false;
+	w->has_claimed = true;
+	q->n_claimed++;
+	return true;
 }
 
 static struct job *job_new_locked(struct workq *q)
@@ -255,6 +280,7 @@ static struct job *job_new_locked(struct workq *q)
 
 int workq_run(struct workq *q, void (*fn)(void *arg), void *arg, bool is_demand)
 {
+	bool must_signal = false, must_watch = false;
 	struct job *j;
 	int err = 0;
 
@@ -268,14 +294,45 @@ int workq_run(struct workq *q, void (*fn)(void *arg), void *arg, bool is_demand)
 		j->arg = arg;
 		list_add(is_demand ? &q->demand : &q->other, j);
 		q->n_queued++;
-		rouse_locked(q);
-		if (q->is_watcher_deep) {
-			q->is_watcher_deep = false;
-			hfs_cond_signal(&q->watch);
-		}
+		must_signal = !claim_locked(q) && rouse_locked(q);
+		must_watch = q->is_watcher_deep;
+		q->is_watcher_deep = false;
 	}
 	hfs_mutex_unlock(&q->lock);
+	if (must_signal)
+		hfs_cond_signal(&q->work);
+	if (must_watch)
+		hfs_cond_signal(&q->watch);
 	return err;
+}
+
+void workq_tail_begin(struct workq *q)
+{
+	if (current != NULL && current->q == q)
+		current->is_in_tail = true;
+}
+
+bool workq_tail_has_job(const struct workq *q)
+{
+	return current != NULL && current->q == q && atomic_load(&current->has_claimed);
+}
+
+void workq_tail_end(struct workq *q)
+{
+	struct worker *w = current;
+	bool must_signal = false;
+
+	if (w == NULL || w->q != q || !w->is_in_tail)
+		return;
+	w->is_in_tail = false;
+	hfs_mutex_lock(&q->lock);
+	if (w->has_claimed) {
+		claim_drop_locked(q, w);
+		must_signal = q->n_queued > 0 && rouse_locked(q);
+	}
+	hfs_mutex_unlock(&q->lock);
+	if (must_signal)
+		hfs_cond_signal(&q->work);
 }
 
 void workq_progress(struct workq *q)
@@ -326,6 +383,7 @@ static void find_late_locked(struct workq *q, uint64_t now_ns) HFS_REQUIRES(q->l
 		if (w->is_late || since_ns == 0 || now_ns < since_ns || now_ns - since_ns < q->cfg.late_ns)
 			continue;
 		w->is_late = true;
+		claim_drop_locked(q, w);
 		atomic_fetch_add(&q->n_late, 1);
 	}
 }
@@ -352,7 +410,8 @@ static void start_missing_locked(struct workq *q) HFS_REQUIRES(q->lock)
 	q->is_start_failing = false;
 	while (n-- > 0 && !q->is_start_failing) {
 		before = q->n_threads + q->n_woken;
-		rouse_locked(q);
+		if (rouse_locked(q))
+			hfs_cond_signal(&q->work);
 		if (q->n_threads + q->n_woken == before)
 			break;
 	}

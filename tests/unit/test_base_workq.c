@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 #define WAIT_NS (60 * HFS_NS_PER_S)
@@ -195,4 +196,81 @@ Test(workq, ticks_when_it_was_asked_to)
 Test(workq, destroy_of_nothing)
 {
 	cr_assert(workq_destroy(NULL, 0));
+}
+
+/* ---- jobs that follow upon jobs ---- */
+
+struct follower {
+	struct workq *q;
+	struct gate *gate;
+	pthread_t ran_on, submitted_on;
+	bool ends_tail, gets_stuck, had_job;
+};
+
+static void follow_2(void *arg)
+{
+	struct follower *f = arg;
+
+	f->ran_on = pthread_self();
+	hfs_mutex_lock(&f->gate->lock);
+	f->gate->n_order++;
+	hfs_cond_broadcast(&f->gate->cond);
+	hfs_mutex_unlock(&f->gate->lock);
+}
+
+static void follow_1(void *arg)
+{
+	struct follower *f = arg;
+
+	f->submitted_on = pthread_self();
+	workq_tail_begin(f->q);
+	cr_assert(!workq_tail_has_job(f->q));
+	cr_assert_eq(workq_run(f->q, follow_2, f, true), 0);
+	f->had_job = workq_tail_has_job(f->q);
+	if (f->ends_tail)
+		workq_tail_end(f->q);
+	cr_assert(!f->ends_tail || !workq_tail_has_job(f->q));
+	if (f->gets_stuck)
+		stuck(f->gate);
+}
+
+static void follow(struct follower *f)
+{
+	struct workq_config cfg = {.name = "t", .threads_max = 4, .working_max = 2};
+	struct gate g;
+
+	gate_init(&g);
+	f->gate = &g;
+	cr_assert_eq(workq_create(&cfg, &f->q), 0);
+	cr_assert_eq(workq_run(f->q, follow_1, f, true), 0);
+	gate_wait_for(&g, &g.n_order, 1); /* while the first job is stuck, where it gets stuck */
+	gate_open(&g);
+	cr_assert(workq_destroy(f->q, 10000));
+	cr_assert(f->had_job);
+}
+
+Test(workq, the_thread_of_a_tail_takes_what_it_submitted)
+{
+	for (int i = 0; i < 200; i++) {
+		struct follower f = {.ends_tail = false};
+
+		follow(&f);
+		cr_assert(pthread_equal(f.ran_on, f.submitted_on)); /* no other thread is there, and none was started */
+	}
+}
+
+Test(workq, a_tail_that_ends_gives_its_job_away)
+{
+	struct follower f = {.ends_tail = true, .gets_stuck = true};
+
+	follow(&f);
+	cr_assert(!pthread_equal(f.ran_on, f.submitted_on));
+}
+
+Test(workq, a_tail_that_is_held_up_strands_nobody)
+{
+	struct follower f = {.gets_stuck = true};
+
+	follow(&f);
+	cr_assert(!pthread_equal(f.ran_on, f.submitted_on));
 }

@@ -47,13 +47,13 @@ static void tell_fetch(struct cache *c, struct fetch *f)
 	if (cb->resolved == NULL)
 		return;
 	if (file == NULL || (f->err < 0 && !f->had_chunk)) {
-		cb->resolved(cb->ctx, f->cookie, f->err < 0 ? f->err : -EIO, NULL, NULL, false, NULL);
+		cb->resolved(cb->ctx, f->cookie, f->path, f->err < 0 ? f->err : -EIO, NULL, NULL, false, NULL);
 		return;
 	}
 	if (f->err == 0 && !f->has_fetched)
 		r.err = 1;
 	f->file = NULL; /* the reference is the callee's now */
-	cb->resolved(cb->ctx, f->cookie, 0, file, &f->attr, f->is_small, f->is_small ? &r : NULL);
+	cb->resolved(cb->ctx, f->cookie, f->path, 0, file, &f->attr, f->is_small, f->is_small ? &r : NULL);
 }
 
 static void tell_ended(struct cache *c, struct fetch *list)
@@ -84,13 +84,12 @@ static bool is_abandoned(struct cache *c)
 
 void batch_deliver(struct cache *c, struct batch *b)
 {
-	struct origin_fd *dead;
-
 	if (b->ready == NULL && b->ended == NULL && b->changed == NULL && b->n_starved == 0 && b->to_close == NULL &&
 	    b->lost_file == NULL)
 		return;
 	if (is_abandoned(c))
 		return;		  /* nobody is left to hear it; the process ends */
+	workq_tail_begin(c->workq); /* what is told makes the next orders */
 	if (b->changed != NULL) { /* first: who gets ESTALE may look again at once */
 		if (c->cfg.cb.changed != NULL)
 			c->cfg.cb.changed(c->cfg.cb.ctx, b->changed);
@@ -105,12 +104,6 @@ void batch_deliver(struct cache *c, struct batch *b)
 	}
 	if (b->n_starved != 0 && c->cfg.cb.starved != NULL)
 		c->cfg.cb.starved(c->cfg.cb.ctx, b->n_starved);
-	fd_close_list(c, b->to_close);
-	hfs_mutex_lock(&c->lock);
-	dead = c->graveyard;
-	c->graveyard = NULL;
-	hfs_mutex_unlock(&c->lock);
-	fd_close_list(c, dead);
 }
 
 static void slots_ready(void *ctx, uint32_t total, bool is_last)
@@ -170,7 +163,7 @@ static uint64_t tick(void *ctx, uint64_t now_ns)
 	if (b.n_starved != 0 && c->cfg.cb.starved != NULL)
 		c->cfg.cb.starved(c->cfg.cb.ctx, b.n_starved);
 	if (has_dead)
-		fd_bury(c);
+		fd_bury_now(c);
 	return next_ns;
 }
 
@@ -323,8 +316,6 @@ static bool are_loans_back(struct cache *c, unsigned wait_ms)
 
 bool cache_destroy(struct cache *c, unsigned wait_ms)
 {
-	struct origin_fd *dead;
-
 	if (c == NULL)
 		return true;
 	cache_shutdown(c);
@@ -336,8 +327,9 @@ bool cache_destroy(struct cache *c, unsigned wait_ms)
 		return false;
 	}
 	drop_chunks(c);
-	dead = c->graveyard;
-	c->graveyard = NULL;
+	hfs_mutex_lock(&c->lock);
+	struct origin_fd *dead = fd_dead_locked(c);
+	hfs_mutex_unlock(&c->lock);
 	fd_close_list(c, dead);
 	if (c->n_files != 0)
 		hfs_log(HFS_LOG_ERROR, "bug: %llu generations are still referred to at the end",

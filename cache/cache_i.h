@@ -46,6 +46,7 @@
 #include <stdatomic.h>
 
 #define READ_BYTES_MAX (UINT32_C(16) << 20)
+#define DEAD_BATCH 16u
 #define FD_IDLE_NS (UINT64_C(10) * 1000 * 1000 * 1000)
 
 struct chunk;
@@ -209,7 +210,9 @@ struct cache {
 	struct parked *parked;
 	struct origin_fd *fd_oldest, *fd_newest;
 	struct origin_fd *graveyard; /* to be closed by a thread that may wait */
+	uint32_t n_dead;	     /* in there */
 	uint32_t n_fds;		     /* open, opening or to be closed */
+	uint32_t n_visitors;	     /* threads on a visit: each empties the graveyard when it leaves */
 	struct cache_stats stats;
 
 	struct hfs_mutex files_lock;
@@ -243,8 +246,13 @@ void fd_detach_locked(struct cache *c, struct origin_fd *ofd) HFS_REQUIRES(c->lo
 void fd_close_list(struct cache *c, struct origin_fd *list) HFS_EXCLUDES(c->lock);
 /* Puts idle ones in the graveyard; when to come back, UINT64_MAX: never. */
 uint64_t fd_expire_locked(struct cache *c, uint64_t now_ns) HFS_REQUIRES(c->lock);
-/* See to it that the graveyard is emptied by an origin thread. */
+/* See to it that the graveyard is emptied by an origin thread: soon, or within a second if there is room for others. */
 void fd_bury(struct cache *c) HFS_EXCLUDES(c->lock);
+void fd_bury_now(struct cache *c) HFS_EXCLUDES(c->lock);
+/* The calling thread's visit, counted in n_visitors, is over. */
+void fd_visit_end(struct cache *c, struct origin_fd *to_close) HFS_EXCLUDES(c->lock);
+/* The graveyard as a list; it is empty then. */
+struct origin_fd *fd_dead_locked(struct cache *c) HFS_REQUIRES(c->lock);
 
 /* ---- chunk.c ---- */
 struct chunk *chunk_find_locked(struct cache *c, const struct cache_file *f, uint64_t no) HFS_REQUIRES(c->lock);

@@ -53,6 +53,16 @@ static void bury(struct cache *c, struct origin_fd *o)
 {
 	o->next = c->graveyard;
 	c->graveyard = o;
+	c->n_dead++;
+}
+
+struct origin_fd *fd_dead_locked(struct cache *c)
+{
+	struct origin_fd *list = c->graveyard;
+
+	c->graveyard = NULL;
+	c->n_dead = 0;
+	return list;
 }
 
 void fd_put_locked(struct cache *c, struct origin_fd *o)
@@ -156,18 +166,55 @@ static void bury_main(void *arg)
 	struct origin_fd *list;
 
 	hfs_mutex_lock(&c->lock);
-	list = c->graveyard;
-	c->graveyard = NULL;
+	list = fd_dead_locked(c);
 	hfs_mutex_unlock(&c->lock);
 	fd_close_list(c, list);
 }
 
-void fd_bury(struct cache *c)
+/* A job for each file that goes would wake a thread for each: the next visit that ends does it, or the tick if they all hang. */
+static bool is_bury_left_to_visits(struct cache *c)
+{
+	bool is;
+
+	hfs_mutex_lock(&c->lock);
+	is = c->n_visitors > 0 && c->n_fds < c->fds_max / 2;
+	hfs_mutex_unlock(&c->lock);
+	return is;
+}
+
+void fd_bury_now(struct cache *c)
 {
 	/* Not taken (no memory, shutdown): the next tick or cache_destroy() does it. */
 	int err = workq_run(c->workq, bury_main, c, false);
 
 	(void)err;
+}
+
+void fd_bury(struct cache *c)
+{
+	if (!is_bury_left_to_visits(c))
+		fd_bury_now(c);
+}
+
+/*
+ * Descriptors that nobody needs any more. A close may wait (NFS), so a job that was left to this thread is given to another one
+ * before; and for that to be seldom, they are closed a few at a time then.
+ */
+void fd_visit_end(struct cache *c, struct origin_fd *to_close)
+{
+	bool has_job = workq_tail_has_job(c->workq);
+	struct origin_fd *dead = NULL;
+
+	hfs_mutex_lock(&c->lock);
+	c->n_visitors--;
+	if (!has_job || c->n_dead >= DEAD_BATCH || c->n_fds >= c->fds_max / 2)
+		dead = fd_dead_locked(c);
+	hfs_mutex_unlock(&c->lock);
+	if (dead == NULL && to_close == NULL)
+		return;
+	workq_tail_end(c->workq);
+	fd_close_list(c, to_close);
+	fd_close_list(c, dead);
 }
 
 uint64_t fd_expire_locked(struct cache *c, uint64_t now_ns)

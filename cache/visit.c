@@ -783,6 +783,7 @@ void visit_main(void *arg)
 	struct batch b = {0};
 
 	hfs_mutex_lock(&c->lock);
+	c->n_visitors++;
 	if (!c->is_stopping) {
 		visit_one_locked(c, &b);
 		fetch_wake_slots_locked(c);
@@ -791,4 +792,5 @@ void visit_main(void *arg)
 	}
 	hfs_mutex_unlock(&c->lock);
 	batch_deliver(c, &b);
+	fd_visit_end(c, b.to_close);
 }

@@ -52,10 +52,10 @@ struct cache_callbacks {
 	void (*fetched)(void *ctx, const struct cache_fetch_result *r);
 	/* The origin file behind this generation is no longer what it was: it is superseded. Once per file. */
 	void (*changed)(void *ctx, struct cache_file *f);
-	/* Answer to cache_resolve(). err 0: file is a new reference that now belongs to the callee; fetched_err: outcome
+	/* Answer to cache_resolve() of this path. err 0: file is a new reference that now belongs to the callee; fetched_err: outcome
 	 * of the fetch of chunk 0 (only with is_small: size <= chunk; 1: no fetch was made because all was valid or size is 0). */
-	void (*resolved)(void *ctx, uint64_t cookie, int err, struct cache_file *file, const struct origin_attr *attr,
-			 bool is_small, const struct cache_fetch_result *fetch);
+	void (*resolved)(void *ctx, uint64_t cookie, const char *path, int err, struct cache_file *file,
+			 const struct origin_attr *attr, bool is_small, const struct cache_fetch_result *fetch);
 	/* n more fetches have data to read and find no free slot: that many pages must be evicted. Calls add up. Told again
 	 * after 100 ms without any progress. Any thread, no lock held. */
 	void (*starved)(void *ctx, uint32_t n);

@@ -102,7 +102,7 @@ static void actions_run_locked(struct engine *e, const struct sched_action *acts
 
 void engine_run_locked(struct engine *e, struct wait **done)
 {
-	struct sched_action acts[ACTIONS_MAX];
+	HFS_UNINITIALIZED struct sched_action acts[ACTIONS_MAX]; /* 12 KiB, a call for each event */
 	uint64_t retry_ns;
 	size_t n;
 
@@ -232,8 +232,8 @@ static void on_changed(void *ctx, struct cache_file *f)
 		e->cfg.changed(e->cfg.ctx, f);
 }
 
-static void on_resolved(void *ctx, uint64_t cookie, int err, struct cache_file *file, const struct origin_attr *attr,
-			bool is_small, const struct cache_fetch_result *fetch)
+static void on_resolved(void *ctx, uint64_t cookie, const char *path, int err, struct cache_file *file,
+			const struct origin_attr *attr, bool is_small, const struct cache_fetch_result *fetch)
 {
 	struct engine *e = ctx;
 	struct event ev = { .kind = EV_RESOLVED, .name = (uint32_t)cookie, .err = err, .file = file, .now_ns = hfs_now_ns() };
@@ -248,7 +248,7 @@ static void on_resolved(void *ctx, uint64_t cookie, int err, struct cache_file *
 			ev.off_bytes = fetch->err < 0 ? (uint64_t)-fetch->err : 0;
 		}
 		if (!fetch || fetch->err >= 0) /* else what was seen at the open was not proven by the data */
-			engine_attr_note(e, (uint32_t)cookie, attr, ev.now_ns);
+			engine_attr_note(e, path, attr, ev.now_ns);
 	}
 	engine_post(e, &ev);
 	engine_pump(e);

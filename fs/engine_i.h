@@ -195,6 +195,6 @@ void waits_tell_locked(struct engine *e, struct wait **done) HFS_REQUIRES(e->loc
 
 /* engine_record.c */
 void record_read(struct engine *e, const char *path, uint64_t off, uint64_t len);
-void engine_attr_note(struct engine *e, uint32_t name, const struct origin_attr *attr, uint64_t at_ns);
+void engine_attr_note(struct engine *e, const char *path, const struct origin_attr *attr, uint64_t at_ns);
 
 #endif

@@ -313,19 +313,14 @@ static struct attr_slot *attr_slot(struct engine *e, const char *path, uint64_t 
 	return &e->attrs[h.low64 % ATTRS_SLOTS];
 }
 
-void engine_attr_note(struct engine *e, uint32_t name, const struct origin_attr *attr, uint64_t at_ns)
+void engine_attr_note(struct engine *e, const char *path, const struct origin_attr *attr, uint64_t at_ns)
 {
 	uint64_t hash[2];
+	struct attr_slot *s = attr_slot(e, path, hash);
 
-	hfs_mutex_lock(&e->lock);
-	if (name < e->n_names && name_at(e, name)->path) {
-		struct attr_slot *s = attr_slot(e, name_at(e, name)->path, hash);
-
-		hfs_mutex_lock(&e->attr_lock);
-		*s = (struct attr_slot){ .hash = { hash[0], hash[1] }, .at_ns = at_ns, .attr = *attr };
-		hfs_mutex_unlock(&e->attr_lock);
-	}
-	hfs_mutex_unlock(&e->lock);
+	hfs_mutex_lock(&e->attr_lock);
+	*s = (struct attr_slot){ .hash = { hash[0], hash[1] }, .at_ns = at_ns, .attr = *attr };
+	hfs_mutex_unlock(&e->attr_lock);
 }
 
 bool engine_attr_get(struct engine *e, const char *path, uint64_t since_ns, struct origin_attr *ret, uint64_t *ret_ns)

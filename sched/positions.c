@@ -15,6 +15,8 @@
  */
 #include "sched/sched_i.h"
 
+#include "cache/base/err.h"
+
 #define QUANTUM 16u	   /* visits of one stream in a row when several are merged */
 #define UNTRUSTED_MAX 4096u
 #define SPAN_COUNTED 4096u
@@ -286,8 +288,10 @@ static bool positions_want_more(const struct sched *s)
 /* Returns false when there is nothing left to do or no room for it. */
 static bool positions_extend(struct sched *s, uint32_t *budget)
 {
-	struct merge m;
+	HFS_UNINITIALIZED struct merge m; /* large, and this is called at each step */
 
+	if (!positions_want_more(s))
+		return false;
 	merge_begin(s, &m);
 	for (; *budget > 0 && positions_want_more(s); merge_next(s, &m)) {
 		uint32_t i, b0;

@@ -7,6 +7,13 @@
 
 #include <errno.h>
 
+/* A large array on a hot path, written before it is read: the build clears all others (-ftrivial-auto-var-init). */
+#if defined(__has_attribute) && __has_attribute(uninitialized)
+#define HFS_UNINITIALIZED __attribute__((uninitialized))
+#else
+#define HFS_UNINITIALIZED
+#endif
+
 #define HFS_MUST_CHECK __attribute__((warn_unused_result))
 
 /* The one macro that may hide a return: hand a negative errno through. */

@@ -361,12 +361,13 @@ static inline void world_slots_ready(void *ctx, uint32_t slots)
 	hfs_mutex_unlock(&w->lock);
 }
 
-static inline void world_resolved(void *ctx, uint64_t cookie, int err, struct cache_file *file,
+static inline void world_resolved(void *ctx, uint64_t cookie, const char *path, int err, struct cache_file *file,
 				  const struct origin_attr *attr, bool is_small, const struct cache_fetch_result *fetch)
 {
 	struct world *w = ctx;
 
 	(void)cookie;
+	(void)path;
 	hfs_mutex_lock(&w->lock);
 	w->resolved.is_there = true;
 	w->resolved.err = err;

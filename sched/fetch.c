@@ -381,12 +381,12 @@ static uint32_t fetch_first_name(const struct sched *s)
 	return SCH_NONE;
 }
 
-/* Nobody knows the link yet: is what is under way enough to measure it? */
+/* Nobody knows the link yet: is what is under way enough to measure it? What comes from the disk tier is not on the link. */
 bool sch_fetch_starts(const struct sched *s)
 {
-	uint64_t names = (uint64_t)s->n_resolving * s->cfg.chunk_bytes;
+	uint64_t others = ((uint64_t)s->n_resolving + s->tier_flight) * s->cfg.chunk_bytes;
 
-	return s->origin.bytes_per_s <= 0 && s->flight_bytes > names && s->flight_bytes - names >= START_BYTES;
+	return s->origin.bytes_per_s <= 0 && s->flight_bytes > others && s->flight_bytes - others >= START_BYTES;
 }
 
 /*

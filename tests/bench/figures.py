@@ -29,6 +29,7 @@ MB = 1000 * 1000
 MIB = 1 << 20
 LINK = 200 * MB
 LATENCY_S = 0.001
+PLAIN_THREADS = 32  # straight on the origin; twelve could saturate the link
 FIGURES = {}
 
 
@@ -244,19 +245,27 @@ def samples(n=8192, size=65536, file_size=4 << 30):
     return [f"train.bin\t{p * size}\t{size}" for p in places]
 
 
+def plain_rate(b, source, listing):
+    """Items a second of many readers straight on the slow origin: what the same machine can have of it without hintfs."""
+    with b.origin(source):
+        r = b.read(b.path("origin"), listing, PLAIN_THREADS, block=65536)
+    return r["items"] / r["wall_s"]
+
+
 @figure
 def random_samples(b):
     source = b.data.big()
     lines = samples()
     listing = b.list_file(lines)
     link_rate = LINK / 65536
-    rates, amps, plain_rates = [], [], []
+    rates, amps, plain_rates, direct = [], [], [], []
     for _ in range(b.rounds):
         with b.origin(source) as slow, b.mount(b.path("origin")) as m:
             slow.reset()
             r = b.read(m.path, listing, 1, order_to=m.order, block=65536)
             rates.append(r["items"] / r["wall_s"])
             amps.append(slow.totals()["bytes"] / r["bytes"])
+        direct.append(plain_rate(b, source, listing))
     short = b.list_file(lines[:1024], "short")
     with b.origin(source) as slow, b.mount(b.path("origin")) as m:
         r = b.read(m.path, short, 1, block=65536)
@@ -264,6 +273,7 @@ def random_samples(b):
     b.row("8,192 random 64 KiB samples, order: rate/link", median(rates) / link_rate, ">= 0.8",
           f"{median(rates):.0f}/s of {link_rate:.0f}/s; without hints {median(plain_rates):.0f}/s")
     b.row("  origin bytes / needed", median(amps), "<= 1.05")
+    b.row(f"  {PLAIN_THREADS} plain readers of the origin: rate/link", median(direct) / link_rate, "printed", f"{median(direct):.0f}/s")
 
 
 @figure
@@ -404,6 +414,8 @@ def first_read_from_slots(b):
         if times[kind]:
             b.row(label, native / median(times[kind]), asked,
                   f"{total / median(times[kind]) / 1e9:.2f} GB/s, best {total / min(times[kind]) / 1e9:.2f}")
+    if times["memory_fs"]:
+        b.row("  first read from slots: speed / such a server", median(times["memory_fs"]) / median(times["hintfs"]), "printed")
 
 
 @figure

@@ -44,7 +44,9 @@ def tier_warm_read(b):
     """1 GiB of shards from a warm tier, page cache dropped, verified; beside the same bytes read from that disk directly."""
     source, path = b.data.shards(), cache(b)
     listing = b.list_file(sorted(os.listdir(source)))
-    warm(b, source, path)
+    status = warm(b, source, path)
+    b.row("memory of the tier's index, bytes a chunk", int(status["tier_index_bytes"]) / int(status["tier_chunks"]), "<= 64",
+          f"{status['tier_chunks'].strip()} chunks of {status['tier_files_big'].strip()} files, on the mount")
     ours, raw = [], []
     for _ in range(b.rounds):
         raw.append(cold(b, source, listing, threads=4)["wall_s"])
@@ -79,10 +81,20 @@ def tier_small_files(b):
     status = warm(b, source, path, immutable=True)
     b.row("20,000 x 30 KB: tier space / bytes", du(path) / (len(names) * 30000), "<= 1.05")
     b.row("  memory of the index, bytes a file", int(status["tier_index_bytes"]) / len(names), "<= 200")
-    ours, native = [], []
-    for _ in range(b.rounds):
-        native.append(cold(b, source, listing, threads=8, block=65536)["wall_s"])
-        with b.mount(source, **opts(path, immutable=True)) as m:
-            ours.append(cold(b, m.path, listing, threads=8, block=65536, order_to=m.order)["wall_s"])
-    b.row("  read from the tier, order, 8 readers: speed / cold ext4", f.median(native) / f.median(ours), ">= 1.0",
-          f"{f.median(ours):.2f} s, ext4 {f.median(native):.2f} s")
+    rival = f.build_rival(b)
+    for threads in (8, 1):
+        times = {kind: [] for kind in ("native", "order", "plain", "passthrough_ll")}
+        for _ in range(b.rounds):
+            times["native"].append(cold(b, source, listing, threads=threads, block=65536)["wall_s"])
+            for kind in ("order", "plain"):
+                with b.mount(source, **opts(path, immutable=True)) as m:
+                    times[kind].append(cold(b, m.path, listing, threads=threads, block=65536,
+                                            order_to=m.order if kind == "order" else None)["wall_s"])
+            if rival:  # the same cold files, and as little as a FUSE server can do with them
+                with f.peer_mount(b, f.rival_argv(rival, source)) as mnt:
+                    times["passthrough_ll"].append(cold(b, mnt, listing, threads=threads, block=65536)["wall_s"])
+        native = f.median(times.pop("native"))
+        for kind, asked in (("order", ">= 1.0" if threads == 8 else ""), ("plain", ""), ("passthrough_ll", "printed")):
+            if times[kind]:
+                b.row(f"  cold, {threads} readers, {kind}: speed / cold ext4", native / f.median(times[kind]), asked,
+                      f"{f.median(times[kind]):.2f} s, ext4 {native:.2f} s")

@@ -251,7 +251,7 @@ def test_a_hanging_disk_does_not_hold_up_the_end(stage):
     stage.fault(0)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(env.scaled(240, 7200))
 def test_budget_with_many_small_files_and_readers(stage):
     """Files of 1 KiB, and 8 readers forward and backward with the fewest slots: du never says more than the limit."""
     n, passes = env.scaled(4_000, 50_000), env.scaled(4, 100)
@@ -284,7 +284,7 @@ for p in range(passes):
         used = int(procs.run(["du", "-s", "--block-size=1", stage.cache]).text.split()[0] or 0)
         assert used <= limit, used
         return all(c.proc.poll() is not None for c in children)
-    procs.until(ended, 200, "readers ended", poll_s=0.1)
+    procs.until(ended, env.scaled(200, 7000), "readers ended", poll_s=0.1)  # 14 million opens
     for child in children:
         child.wait(5).ok()
     status = hfs.status()

@@ -106,6 +106,30 @@ def test_read_only_and_back(stage):
     assert status["tier_state"] == "off" or status["tier_hit_bytes"] > before, status
 
 
+@unsanitized
+def test_read_only_by_its_calls(stage):
+    """The same on any kernel: writes give EROFS, reads go on."""
+    hfs = stage.start(shim=True)
+    fill(stage, hfs)
+    before = hfs.status()["tier_hit_bytes"]
+    stage.fault(3)
+    pattern.make(os.path.join(stage.folder, "new"), 60, SIZE)
+
+    def noticed():
+        os.utime(os.path.join(stage.folder, "new"))  # another generation: it is admitted anew
+        pattern.check(hfs.p("new"), 60, SIZE).ok()
+        return hfs.status()["tier_state"] in ("read-only", "off")
+    procs.until(noticed, 40, lambda: f"noticed: {hfs.status()}", poll_s=0.1)
+    stage.pass_over(hfs)
+    status = hfs.status()
+    assert len(warnings(hfs)) == 1 and status["tier_errors_read_only"] > 0, (hfs.log(), status)
+    assert status["tier_state"] == "read-only" and status["tier_hit_bytes"] > before, status
+    stage.fault(0)
+    stage.until_state(hfs, "on")
+    stage.pass_over(hfs)
+    hfs.stop()
+
+
 def test_directory_gone_and_back(stage):
     hfs = stage.start()
     fill(stage, hfs)

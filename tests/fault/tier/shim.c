@@ -3,7 +3,7 @@
  * tests/fault/tier/shim.c - LD_PRELOAD for a daemon: its cache disk fails or hangs, as the first bytes of a file say.
  *
  * SHIM_DIR: reads, writes and syncs of files below it are concerned. SHIM_CTL: a file of at least 8 bytes:
- *   [0] 0: all is well; 1: EIO; 2: hang until that is no longer so     [1] per cent of the calls (of 1 only)
+ *   [0] 0: all is well; 1: EIO; 2: hang until that is no longer so; 3: writes give EROFS     [1] per cent of the calls (of 1 only)
  * Caller: tests/mount/test_tier_breaker.py.
  */
 #include <dlfcn.h>
@@ -82,6 +82,13 @@ static int meet(int fd)
 	return 0;
 }
 
+static int is_readonly(int fd)
+{
+	const _Atomic uint8_t *c = control();
+
+	return c != NULL && atomic_load(&c[0]) == 3 && is_ours(fd);
+}
+
 ssize_t pread64(int fd, void *buf, size_t n, off64_t off)
 {
 	ssize_t (*next)(int, void *, size_t, off64_t) = dlsym(RTLD_NEXT, "pread64");
@@ -100,6 +107,10 @@ ssize_t pwrite64(int fd, const void *buf, size_t n, off64_t off)
 {
 	ssize_t (*next)(int, const void *, size_t, off64_t) = dlsym(RTLD_NEXT, "pwrite64");
 
+	if (is_readonly(fd)) {
+		errno = EROFS;
+		return -1;
+	}
 	return meet(fd) < 0 ? -1 : next(fd, buf, n, off);
 }
 

@@ -132,9 +132,9 @@ static int check_log(const char *log)
 
 	if (strcmp(log, "stderr") == 0 || strcmp(log, "syslog") == 0)
 		return HFS_EXIT_OK;
-	fd = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0644);
+	fd = hfs_log_open_file(log);
 	if (fd < 0) {
-		fprintf(stderr, "hintfs: log file %s: %s; give another log=FILE\n", log, strerror(errno));
+		fprintf(stderr, "hintfs: log file %s: %s; give another log=FILE\n", log, strerror(-fd));
 		return HFS_EXIT_SYSTEM;
 	}
 	close(fd);

@@ -8,6 +8,7 @@
 #include "cache/base/time.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -27,6 +28,7 @@ static struct {
 	/* guarded by lock */
 	int fd;
 	bool is_syslog;
+	uint32_t n_lost; /* lines that the destination had no room for, since the last one that it took */
 } logger = {.once = PTHREAD_ONCE_INIT, .max = HFS_LOG_INFO, .fd = STDERR_FILENO};
 
 static void init_once(void)
@@ -48,6 +50,17 @@ static void set_dest(int fd, bool is_syslog)
 		(void)close(old);
 }
 
+/* A FIFO that nobody reads yet is no reason to wait, nor to fail: with a reader's side of our own it holds the first lines. */
+int hfs_log_open_file(const char *path)
+{
+	const int flags = O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+	int fd = open(path, O_WRONLY | flags, 0640);
+
+	if (fd < 0 && errno == ENXIO)
+		fd = open(path, O_RDWR | flags, 0640);
+	return fd < 0 ? -errno : fd;
+}
+
 int hfs_log_open(const char *dest, enum hfs_log_level max)
 {
 	int fd = STDERR_FILENO;
@@ -56,9 +69,9 @@ int hfs_log_open(const char *dest, enum hfs_log_level max)
 	if (is_syslog) {
 		openlog("hintfs", LOG_PID, LOG_DAEMON);
 	} else if (strcmp(dest, "stderr") != 0) {
-		fd = open(dest, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0640);
+		fd = hfs_log_open_file(dest);
 		if (fd < 0)
-			return -errno;
+			return fd;
 	}
 	__atomic_store_n(&logger.max, max, __ATOMIC_RELAXED);
 	set_dest(fd, is_syslog);
@@ -117,21 +130,36 @@ static int syslog_level(enum hfs_log_level level)
 	return levels[level];
 }
 
+/* A pipe with room for something takes a whole PIPE_BUF, so what was lost is said in the same call. REQUIRES lock. */
+static void put_locked(const char *line, int len)
+{
+	struct pollfd p = {.fd = logger.fd, .events = POLLOUT};
+	char both[LINE_MAX_BYTES + 128];
+	int n = 0;
+
+	if (poll(&p, 1, 0) == 0) {
+		logger.n_lost++;
+		return;
+	}
+	if (logger.n_lost > 0)
+		n = snprintf(both, 64, "hintfs: warning: %u lines of this log were lost\n", logger.n_lost);
+	memcpy(both + n, line, (size_t)len);
+	logger.n_lost = 0;
+	(void)!write(logger.fd, both, (size_t)(n + len)); /* a log that cannot be written has nobody to tell */
+}
+
 static void write_line(enum hfs_log_level level, const char *text)
 {
 	static const char *const names[] = {"error", "warning", "info", "debug"};
 	char line[LINE_MAX_BYTES + 64];
 	int len = snprintf(line, sizeof(line), "hintfs: %s: %s\n", names[level], text);
-	ssize_t n;
 
 	pthread_once(&logger.once, init_once);
 	hfs_mutex_lock(&logger.lock);
-	if (logger.is_syslog) {
+	if (logger.is_syslog)
 		syslog(syslog_level(level), "%s", text);
-	} else if (len > 0) {
-		n = write(logger.fd, line, (size_t)len);
-		(void)n; /* a log that cannot be written has nobody to tell */
-	}
+	else if (len > 0)
+		put_locked(line, len);
 	hfs_mutex_unlock(&logger.lock);
 }
 

@@ -5,7 +5,9 @@
  * 1. A line is written whole (one write or one syslog call); bytes that are not printable ASCII or well-formed
  *    UTF-8 appear as \xNN, so a file name cannot forge a line.
  * 2. hfs_log_limited() lets 10 lines a second through per call site and then says how many it kept back.
- * Before hfs_log_open() lines go to stderr. Any thread; may block on the destination, so not under a lock.
+ * 3. A destination that takes nothing now (a full pipe, a stopped terminal) costs lines, never time: readers wait for whoever
+ *    logs. The next line that goes through says how many were lost.
+ * Before hfs_log_open() lines go to stderr. Any thread; a file or syslog may be slow, so not under a lock.
  */
 #ifndef CACHE_BASE_LOG_H
 #define CACHE_BASE_LOG_H
@@ -17,6 +19,8 @@ enum hfs_log_level { HFS_LOG_ERROR, HFS_LOG_WARNING, HFS_LOG_INFO, HFS_LOG_DEBUG
 
 /* dest: "stderr", "syslog" or the path of a file to append to. 0 or negative errno (nothing changed). */
 int hfs_log_open(const char *dest, enum hfs_log_level max) __attribute__((warn_unused_result));
+/* Opens the file as hfs_log_open() would: a descriptor or negative errno. Never waits for the reader of a FIFO. */
+int hfs_log_open_file(const char *path) __attribute__((warn_unused_result));
 void hfs_log_close(void); /* back to stderr */
 
 void hfs_log(enum hfs_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -3,6 +3,7 @@
 
 The options' own table is in tests/unit/test_opts.c; here are the daemon in the background and its process life.
 """
+import fcntl
 import os
 import select
 import shlex
@@ -566,6 +567,65 @@ def test_log_to_syslog(hintfs, tmp):
             said = s.recv(65536)
         assert b"hintfs" in said
     procs.until(lambda: not hintfs.pids(), 10, "end")
+
+
+def filled(fd):
+    """A pipe that takes no more; returns how many bytes it took."""
+    fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(fd, False)
+    n = 0
+    try:
+        while True:
+            n += os.write(fd, b"#" * 1024)
+    except BlockingIOError:
+        pass
+    os.set_blocking(fd, True)
+    return n
+
+
+@pytest.mark.parametrize("log", ["fifo", "stderr"])
+def test_a_log_that_nobody_reads_keeps_nobody_waiting(hintfs, tmp, child, log):
+    """From the first line on there is no room. When it is read again the next line comes, and says what was lost."""
+    fifo = os.path.join(tmp, "fifo")
+    os.mkfifo(fifo)
+    end = os.open(fifo, os.O_RDWR)
+    n = filled(end)
+    if log == "fifo":
+        hintfs(f"--log={fifo}", timeout=20).ok()
+    else:
+        daemon = child(["bash", "-c", shlex.join(hintfs.argv("-f", "-d", "--log=stderr")) + f" 2> {fifo}"])
+        procs.until(lambda: mounts.is_mounted(hintfs.path), 20, "mounted")
+    procs.run(["cat", hintfs.path + "/a", hintfs.path + "/dir/c", hintfs.path + "/.ctl/status"], timeout=10).ok()
+    pid = hintfs.pids()[-1]
+    os.kill(pid, signal.SIGUSR1)  # a status line
+    read = os.read(end, n)
+    os.set_blocking(end, False)
+
+    def status_line():
+        nonlocal read
+        os.kill(pid, signal.SIGUSR1)
+        try:
+            read += os.read(end, 65536)
+        except BlockingIOError:
+            pass
+        return b"status: up " in read
+    procs.until(status_line, 10, lambda: f"a status line: {read[n:]}")
+    assert b"lines of this log were lost" in read
+    procs.run(["umount", hintfs.path], timeout=10).ok()
+    hintfs.assert_ended()
+    if log == "stderr":
+        daemon.wait(5).ok()
+    os.close(end)
+
+
+def test_a_fifo_without_a_reader_is_a_log(hintfs, tmp):
+    fifo = os.path.join(tmp, "fifo")
+    os.mkfifo(fifo)
+    hintfs(f"--log={fifo}", timeout=20).ok()
+    with open(fifo, "rb", buffering=0) as f:
+        assert b"mounted at" in f.read(65536)
+    procs.run(["umount", hintfs.path], timeout=10).ok()
+    hintfs.assert_ended()
 
 
 # ---- where it may not work ----

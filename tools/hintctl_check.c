@@ -5,7 +5,6 @@
  */
 #include "tools/hintctl_i.h"
 
-#include "sched/brace.h"
 #include "sched/parse.h"
 
 #include <errno.h>
@@ -17,7 +16,6 @@
 #include <unistd.h>
 
 #define SHOWN_MAX 20u
-#define PIECE_BYTES (256u * 1024)
 
 /* A name that was looked up: open addressing, the order's names are few or many but never removed. */
 struct known {
@@ -34,33 +32,15 @@ struct check {
 	uint64_t lines, entries, ranges, bytes, batches, epochs, repeat, missing, bad, dirs, cancels;
 	bool in_batch;
 	uint64_t line_no;
-	char scratch[3][PARSE_LINE_MAX + 64];
+	char scratch[2][PARSE_LINE_MAX + 64];
 };
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
 
 static void complain(struct check *c, const char *line, size_t len, const struct parse_error *e)
 {
-	int shown = (int)(len < 160 ? len : 160);
-
-	if (++c->bad > SHOWN_MAX)
-		return;
-	fprintf(stderr, "line %llu col %u: %s [%s]\n    ", (unsigned long long)c->line_no, e->column, e->message,
-		strerrorname_np(-e->err));
-	for (int i = 0; i < shown; i++) {
-		unsigned char ch = (unsigned char)line[i];
-
-		fputc(ch == '\t' ? ' ' : ch < 0x20 || ch == 0x7f ? '?' : ch, stderr);
-	}
-	fprintf(stderr, "%s\n    %*s^\n", len > 160 ? "..." : "", (int)(e->column > 160 ? 160 : e->column) - 1, "");
-}
-
-static int fail(struct parse_error *e, int err, size_t column, const char *what)
-{
-	e->err = err;
-	e->column = (unsigned)column;
-	snprintf(e->message, sizeof(e->message), "%s", what);
-	return err;
+	if (++c->bad <= SHOWN_MAX)
+		line_print_error(c->line_no, line, len, e);
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------ */
@@ -158,17 +138,17 @@ static int take_dir(struct check *c, const char *path, size_t len, struct parse_
 	int rc;
 
 	if (asprintf(&full, "%s/%.*s", c->m->mountpoint, (int)len, path) < 0)
-		return fail(e, -ENOMEM, 1, "out of memory");
+		return parse_complain(e, -ENOMEM, 1, "out of memory");
 	c->dirs++;
 	walking = c;
 	rc = nftw(full, count_file, 32, FTW_PHYS);
 	free(full);
-	return rc < 0 ? fail(e, -errno, 1, "the directory cannot be listed") : 0;
+	return rc < 0 ? parse_complain(e, -errno, 1, "the directory cannot be listed") : 0;
 }
 
-static int take_name(struct check *c, const struct parse_line *p, const char *raw, size_t raw_len,
-		     struct parse_error *e)
+static int take_name(void *ctx, const struct parse_line *p, const char *raw, size_t raw_len, struct parse_error *e)
 {
+	struct check *c = ctx;
 	const struct parse_roots roots = {.mount = c->m->mountpoint,
 					  .mount_len = strlen(c->m->mountpoint),
 					  .prefix = c->prefix,
@@ -184,50 +164,18 @@ static int take_name(struct check *c, const struct parse_line *p, const char *ra
 		return take_dir(c, path, len, e);
 	k = len > 0 ? look_up(c, path, len) : NULL;
 	if (len > 0 && !k)
-		return fail(e, -ENOMEM, 1, "out of memory");
+		return parse_complain(e, -ENOMEM, 1, "out of memory");
 	if (!k || k->err == -EISDIR)
-		return fail(e, -EISDIR, raw_len + 1, "a directory: write a slash after it for all files below");
+		return parse_complain(e, -EISDIR, raw_len + 1, "a directory: write a slash after it for all files below");
 	c->entries++;
 	c->ranges += p->has_range;
 	if (k->err < 0)
 		return 0; /* counted once a name, as missing */
 	if (p->off_bytes > 0 && p->off_bytes >= k->size)
-		return fail(e, -ERANGE, p->path_len + 2, "the offset is not below the file's size");
+		return parse_complain(e, -ERANGE, p->path_len + 2, "the offset is not below the file's size");
 	n = k->size - p->off_bytes;
 	c->bytes += p->len_bytes > 0 && p->len_bytes < n ? p->len_bytes : n;
 	return 0;
-}
-
-static bool is_literal(struct check *c, const char *raw, size_t len)
-{
-	uint64_t size;
-	char *copy = strndup(raw, len);
-	bool is = copy && stat_name(c, copy, &size) == 0;
-
-	free(copy);
-	return is;
-}
-
-static int take_entry(struct check *c, const struct parse_line *p, struct parse_error *e)
-{
-	struct brace *b;
-	int rc = 0;
-
-	if (!p->has_pattern || is_literal(c, p->path, p->path_len))
-		return take_name(c, p, p->path, p->path_len, e);
-	rc = brace_create(p->path, p->path_len, &b);
-	if (rc < 0)
-		return fail(e, rc, 1, "the pattern has too many results");
-	for (uint64_t i = 0; rc == 0 && i < brace_count(b); i++) {
-		size_t len = brace_result(b, i, c->scratch[2], PARSE_LINE_MAX);
-
-		if (len > PARSE_LINE_MAX || len == 0)
-			rc = fail(e, len ? -EMSGSIZE : -EINVAL, 1, "a result of the pattern is empty or too long");
-		else
-			rc = take_name(c, p, c->scratch[2], len, e);
-	}
-	brace_destroy(b);
-	return rc;
 }
 
 static void take_mark(struct check *c, const struct parse_line *p)
@@ -245,11 +193,13 @@ static void take_cancel(struct check *c)
 	c->repeat = 1;
 }
 
-static void take_line(struct check *c, const char *line, size_t len)
+static void take_line(void *ctx, uint64_t line_no, const char *line, size_t len)
 {
+	struct check *c = ctx;
 	struct parse_line p;
 	struct parse_error e;
 
+	c->line_no = line_no;
 	c->lines++;
 	watch_progress();
 	if (parse_line(line, len, c->scratch[0], &p, &e) < 0) {
@@ -264,53 +214,18 @@ static void take_line(struct check *c, const char *line, size_t len)
 		free(c->prefix);
 		c->prefix = strndup(p.path, p.path_len);
 	}
-	if (p.kind == PARSE_ENTRY && take_entry(c, &p, &e) < 0)
+	if (p.kind == PARSE_ENTRY && entry_each_name(c->m, &p, take_name, c, &e) < 0)
 		complain(c, line, len, &e);
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------- */
-
-static int take_piece(struct check *c, struct parse_split *s, const char *buf, size_t len)
+static void take_too_long(void *ctx, uint64_t line_no, const char *line, size_t len)
 {
-	size_t pos = 0, line_len, start;
-	const char *line;
-	int rc;
+	struct check *c = ctx;
+	struct parse_error e;
 
-	while ((rc = parse_split_next(s, buf, len, &pos, &line, &line_len, &start)) == 1) {
-		c->line_no = s->line_no;
-		take_line(c, line, line_len);
-	}
-	if (rc == -EMSGSIZE) {
-		struct parse_error e;
-
-		c->line_no = s->line_no;
-		fail(&e, rc, 1, "line longer than 65,536 bytes; nothing after it was looked at");
-		complain(c, buf + start, len - start, &e);
-	}
-	return rc;
-}
-
-static int take_file(struct check *c, int fd)
-{
-	char *buf = malloc(PIECE_BYTES);
-	struct parse_split s;
-	const char *line;
-	size_t len;
-	ssize_t n = -1;
-	int rc = buf ? 0 : -ENOMEM;
-
-	parse_split_init(&s);
-	while (rc == 0 && (n = read(fd, buf, PIECE_BYTES)) > 0)
-		rc = take_piece(c, &s, buf, (size_t)n);
-	if (rc == 0 && n < 0)
-		rc = -errno;
-	if (rc == 0 && parse_split_last(&s, &line, &len) == 1) {
-		c->line_no = s.line_no;
-		take_line(c, line, len);
-	}
-	parse_split_finish(&s);
-	free(buf);
-	return rc;
+	c->line_no = line_no;
+	parse_complain(&e, -EMSGSIZE, 1, "line longer than 65,536 bytes; nothing after it was looked at");
+	complain(c, line, len, &e);
 }
 
 static void report(const struct check *c)
@@ -348,7 +263,7 @@ int verb_check(const struct mount_row *m, const char *file)
 	c->repeat = 1;
 	if (daemon_answers(m)) {
 		watch_begin(m, "a look-up there is not answered");
-		rc = take_file(c, fd);
+		rc = lines_each(fd, &(struct line_taker){.line = take_line, .too_long = take_too_long, .ctx = c});
 		watch_end();
 	} else {
 		rc = -ETIMEDOUT;

@@ -9,6 +9,7 @@
  *   hintctl_epochs.c  order --epochs: a recorded list becomes K epochs
  *   hintctl_record.c  record: what is read, as such a list
  *   hintctl_check.c   order --check
+ *   hintctl_lines.c   an order file: its lines, the names of an entry
  *   hintctl_umount.c  umount, and who keeps it busy
  *   hintctl_wait.c    a word when it takes long; asked to stop; who waits inside a mount
  *   hintctl_verify.c  verify: of a mount by its daemon, of a cache directory by itself
@@ -65,6 +66,23 @@ bool daemon_answers(const struct mount_row *m);
 void watch_begin(const struct mount_row *m, const char *what);
 void watch_progress(void);
 void watch_end(void);
+/* Lines without their LF. After one that is too long nothing comes. */
+struct line_taker {
+	void (*line)(void *ctx, uint64_t line_no, const char *line, size_t len);
+	void (*too_long)(void *ctx, uint64_t line_no, const char *begin, size_t len);
+	void *ctx;
+};
+int lines_each(int fd, const struct line_taker *t) __attribute__((warn_unused_result)); /* 0, -EMSGSIZE, or negative errno */
+struct parse_line;
+struct parse_error;
+/* The text and a caret, on stderr. */
+void line_print_error(uint64_t line_no, const char *line, size_t len, const struct parse_error *e);
+int parse_complain(struct parse_error *e, int err, size_t column, const char *what); /* err */
+/* One name as written; an error ends the entry. */
+typedef int name_taker(void *ctx, const struct parse_line *p, const char *raw, size_t len, struct parse_error *e);
+/* Of an entry: what its pattern stands for, or the name itself. 0, or negative errno and *e. */
+int entry_each_name(const struct mount_row *m, const struct parse_line *p, name_taker *take, void *ctx, struct parse_error *e)
+	__attribute__((warn_unused_result));
 /* From here SIGINT and SIGTERM only ask for an end. is_once: the second one kills; and SIGHUP asks, too. */
 void stop_catch(bool is_once);
 bool stop_is_asked(void);

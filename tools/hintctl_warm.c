@@ -10,6 +10,8 @@
  */
 #include "tools/hintctl_i.h"
 
+#include "sched/parse.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -105,29 +107,108 @@ static int add_word(struct warm *w, const char *word)
 	return err;
 }
 
-/* The names of an order, each once in a row; marks and comments left out. */
+/* ---- an order ---- */
+
+struct reading {
+	struct warm *w;
+	char *prefix; /* owned; of @prefix */
+	char *last;   /* owned; the name before, which an order of ranges repeats */
+	int err;      /* no memory, not about a line */
+	char json[PARSE_LINE_MAX], plain[PARSE_LINE_MAX];
+};
+
+static int take_name(void *ctx, const struct parse_line *p, const char *raw, size_t raw_len, struct parse_error *e)
+{
+	struct reading *r = ctx;
+	const char *mount = r->w->row->mountpoint, *path;
+	const struct parse_roots roots = {.mount = mount,
+					  .mount_len = strlen(mount),
+					  .prefix = r->prefix,
+					  .prefix_len = r->prefix ? strlen(r->prefix) : 0};
+	char *full;
+	size_t len;
+
+	(void)p;
+	if (parse_path(&roots, raw, raw_len, r->plain, &path, &len, e) < 0)
+		return e->err;
+	if (r->last && strlen(r->last) == len && memcmp(r->last, path, len) == 0)
+		return 0;
+	free(r->last);
+	r->last = strndup(path, len);
+	if (!r->last || asprintf(&full, "%s/%s", mount, r->last) < 0) {
+		r->err = -ENOMEM;
+	} else {
+		r->err = add_tree(r->w, full);
+		free(full);
+	}
+	return r->err < 0 ? parse_complain(e, r->err, 1, "the name cannot be looked up") : 0;
+}
+
+static void forget_all(struct warm *w)
+{
+	for (size_t i = 0; i < w->n; i++)
+		free(w->targets[i].path);
+	w->n = 0;
+	w->total = 0;
+}
+
+/* Marks say when, which is all the same here. */
+static void take_line(void *ctx, uint64_t line_no, const char *line, size_t len)
+{
+	struct reading *r = ctx;
+	struct parse_line p;
+	struct parse_error e;
+	bool is_good = parse_line(line, len, r->json, &p, &e) == 0;
+
+	if (is_good && p.kind == PARSE_CANCEL) {
+		forget_all(r->w);
+		free(r->last);
+		r->last = NULL;
+	} else if (is_good && p.kind == PARSE_PREFIX) {
+		free(r->prefix);
+		r->prefix = strndup(p.path, p.path_len);
+	} else if (is_good && p.kind == PARSE_ENTRY && !stop_is_asked()) {
+		is_good = entry_each_name(r->w->row, &p, take_name, r, &e) == 0;
+	}
+	if (is_good)
+		return;
+	r->w->n_failed++;
+	line_print_error(line_no, line, len, &e);
+}
+
+static void take_too_long(void *ctx, uint64_t line_no, const char *line, size_t len)
+{
+	struct reading *r = ctx;
+	struct parse_error e;
+
+	r->w->n_failed++;
+	parse_complain(&e, -EMSGSIZE, 1, "line longer than 65,536 bytes; nothing after it was looked at");
+	line_print_error(line_no, line, len, &e);
+}
+
+/* The files of an order, whole. A bad line is said and passed over: there is no order to be kept. */
 static int add_order(struct warm *w, const char *file)
 {
-	FILE *in = strcmp(file, "-") == 0 ? stdin : fopen(file, "re");
-	char *line = NULL, *last = NULL;
-	size_t cap = 0;
-	int err = 0;
+	bool is_stdin = strcmp(file, "-") == 0;
+	int fd = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC), rc;
+	struct reading *r;
 
-	if (!in)
+	if (fd < 0)
 		return -errno;
-	while (err == 0 && !stop_is_asked() && getline(&line, &cap, in) > 0) {
-		line[strcspn(line, "\t\n")] = '\0';
-		if (line[0] == '\0' || line[0] == '#' || line[0] == '@' || (last && strcmp(line, last) == 0))
-			continue;
-		free(last);
-		last = strdup(line);
-		err = last ? add_word(w, line) : -ENOMEM;
+	r = calloc(1, sizeof(*r));
+	if (r) {
+		r->w = w;
+		rc = lines_each(fd, &(struct line_taker){.line = take_line, .too_long = take_too_long, .ctx = r});
+		rc = r->err < 0 ? r->err : rc == -EMSGSIZE ? 0 : rc;
+		free(r->prefix);
+		free(r->last);
+		free(r);
+	} else {
+		rc = -ENOMEM;
 	}
-	free(line);
-	free(last);
-	if (in != stdin)
-		fclose(in);
-	return err;
+	if (!is_stdin)
+		close(fd);
+	return rc;
 }
 
 static int by_path(const void *a, const void *b)
@@ -304,8 +385,7 @@ int verb_warm(const struct mount_row *row, const char *order, const char *const 
 		fprintf(stderr, "hintctl: %s: it has no disk tier (cache-dir=), or the path is not below it\n", row->mountpoint);
 	else
 		say_end(&w, rc = run(&w));
-	for (size_t i = 0; i < w.n; i++)
-		free(w.targets[i].path);
+	forget_all(&w);
 	free(w.targets);
 	return rc;
 }

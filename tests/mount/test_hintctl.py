@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 
@@ -41,6 +42,18 @@ def test_help_teaches_and_mistakes_are_met():
                        (["status", "a", "b"], b"usage: hintctl status"), (["order"], b"FILE"), ([], b"usage")):
         result = ctl(*args)
         assert result.rc == 2 and said in result.err, (args, result.rc, result.err)
+
+
+def test_completions_know_every_verb():
+    folder = os.path.join(env.ROOT, "tools", "completions")
+    script = f"source {folder}/hintctl.bash; COMP_WORDS=(hintctl ''); COMP_CWORD=1; _hintctl; echo ${{COMPREPLY[*]}}"
+    known = procs.run(["bash", "-c", script], timeout=10).ok().text.split()
+    with open(os.path.join(folder, "_hintctl"), encoding="utf-8") as f:
+        zsh = re.findall(r"^ +'(\w+):", f.read(), re.MULTILINE)
+    verbs = set(re.findall(r"^  hintctl (\w+)", ctl("--help").ok().text, re.MULTILINE))
+    assert set(known) == verbs | {"--help", "--version"} and set(zsh) == verbs, (known, zsh)
+    script = f"source {folder}/hintctl.bash; COMP_WORDS=(hintctl warm --or); COMP_CWORD=2; _hintctl; echo ${{COMPREPLY[*]}}"
+    assert procs.run(["bash", "-c", script], timeout=10).ok().text.split() == ["--order"]
 
 
 def test_list_shows_the_data_mounts_only(hfs, origin):

@@ -86,6 +86,31 @@ def test_warm_by_an_order(start, tmp):
     assert hfs.far.counters()["f0001"]["READ"] > 0 and hfs.far.counters().get("f0003", {}).get("READ", 0) == 0
 
 
+def test_warm_understands_an_order_as_the_daemon_does(start, origin, tmp):
+    os.mkdir(os.path.join(origin, "odd"))
+    for i, name in enumerate(("{a,b}", "tab\tbed")):
+        pattern.make(os.path.join(origin, "odd", name), 90 + i, SMALL)
+    hfs = start()
+    order = os.path.join(tmp, "order")
+
+    def warm(text, n):
+        with open(order, "w") as f:
+            f.write(text)
+        result = ctl("warm", hfs.path, "--order", order)
+        assert f"{n} of {n} files wholly" in result.text, (text, result.out, result.err)
+        return result
+    warm("f000{0..2}\n@batch 3\nf000{4,5}\n", 5).ok()
+    warm("odd/{a,b}\n\"odd/tab\\tbed\"\n", 2).ok()  # that very name is there, so it is no pattern; a JSON string
+    warm(f"@prefix /data\n/data/f0001\n{hfs.path}/f0002\n./small//f0003\n", 3).ok()
+    warm("f0000\n@cancel\nf0001", 1).ok()
+    warm("small/\n@repeat 5\n", FILES).ok()
+    wrong = warm("@nonsense\nf0000\n../x\nf0001\tx\t1\n", 1)
+    assert wrong.rc == 1 and [word in wrong.err for word in (b"line 1 col ", b"line 3 col ", b"line 4 col ")] == [True] * 3, wrong.err
+    wrong = warm("f0000\n" + 70_000 * "x" + "\nf0001\n", 1)
+    assert wrong.rc == 1 and b"line 2 col 1: line longer" in wrong.err, wrong.err
+    assert b"nosuch: No such file" in warm("nosuch\nf0000\n", 1).err
+
+
 def test_warm_of_more_than_there_is_room_for(start, origin):
     pattern.make(os.path.join(origin, "large"), 50, 40 * CHUNK)
     hfs = start(size="16M")

@@ -23,6 +23,7 @@
 #define TRIAL_LOSS 0.95
 #define BOOST_MAX 16.0
 #define HOLD 32u
+#define DECAY 8u
 
 void sch_rate_busy(struct rate *r, uint64_t now_ns, bool was_busy)
 {
@@ -47,7 +48,9 @@ static void trial_end(struct rate *r, double per_s)
 	if (is_kept)
 		return;
 	r->boost = r->boost_before;
-	r->is_down = is_up && r->boost > 1; /* the other way next time */
+	r->is_down = is_up && r->boost > 1; /* the other way next time: what was kept may have been chance */
+	if (r->is_down)
+		r->hold = 1;
 }
 
 static void trial_begin(struct rate *r, double per_s)
@@ -90,15 +93,15 @@ static void rate_trial(struct sched *s, struct rate *r)
  */
 static void rate_concurrency(struct sched *s, const struct rate *r, double sample)
 {
-	double rate = sample > r->bytes_per_s ? sample : r->bytes_per_s;
+	double rate = r->win_was_full && sample > r->bytes_per_s ? sample : r->bytes_per_s;
 	double each = (double)r->win_bytes / r->win_count;
 	double n = each > 0 ? 2 * rate * r->latency_ns / (double)SCH_SEC / each + 2 : CONCURRENCY_MIN;
 	uint32_t to;
 
 	n = (n > CONCURRENCY_MIN ? n : CONCURRENCY_MIN) * r->boost;
 	to = n < 65536 ? (uint32_t)n : 65536;
-	if (!r->win_was_full && to < s->concurrency)
-		return; /* too few requests to tell */
+	if (!r->win_was_full && to < s->concurrency) /* too few requests to tell; but one sample by chance is not for ever */
+		to = s->concurrency - (s->concurrency - to + DECAY - 1) / DECAY;
 	s->concurrency = sch_min32(sch_max32(to, CONCURRENCY_MIN), s->cfg.inflight_max);
 }
 

@@ -227,6 +227,26 @@ static void print_tier(struct control *c, const struct figures *f, FILE *out)
 		fprintf(out, "tier_bypass_%s " U64 "tier_errors_%s " U64, keys[i], t->bypassed[i], keys[i], t->errors[i]);
 }
 
+static double ratio(double a, double b)
+{
+	return b > 0 ? a / b : 0;
+}
+
+/* What was done, over what had to be; and why readers waited. */
+static void print_bounds(const struct figures *f, FILE *out)
+{
+	static const char *const causes[SCHED_STALLS] = {"late", "tier", "slots", "evicted", "behind", "unnamed"};
+	const struct sched_stats *sc = &f->sched;
+	double origin = (double)f->cache.origin_bytes;
+
+	fprintf(out, "origin_ratio %.4f\nbound_ratio %.4f\nbound_sample %.6f\n", ratio(origin, (double)sc->needed_bytes),
+		ratio(origin, (double)sc->bound_bytes), 1.0 / (double)(1ULL << sc->bound_shift));
+	fprintf(out, "read_time_s %.3f\nbound_time_s %.3f\ntime_ratio %.4f\n", sc->read_s, sc->bound_read_s,
+		ratio(sc->read_s, sc->bound_read_s));
+	for (int i = 0; i < SCHED_STALLS; i++)
+		fprintf(out, "stall_%s_s %.3f\n", causes[i], sc->stall_s[i]);
+}
+
 static void print_more(struct control *c, const struct figures *f, FILE *out)
 {
 	static const char *const prefetch[] = {"on", "off", "pause"};
@@ -244,8 +264,7 @@ static void print_more(struct control *c, const struct figures *f, FILE *out)
 		(double)ca->oldest_fetch_ns / 1e9, ca->threads, ca->threads_busy, ca->fds, ca->files);
 	fprintf(out, "entry_bytes " U64 "origin_bytes_per_s %.0f\norigin_latency_s %.6f\nconcurrency %u\n",
 		sc->entry_bytes, sc->origin_bytes_per_s, sc->origin_latency_s, sc->concurrency);
-	fprintf(out, "bound_ratio %.4f\nbound_sample %.6f\n",
-		sc->bound_bytes ? (double)ca->origin_bytes / (double)sc->bound_bytes : 0, 1.0 / (double)(1ULL << sc->bound_shift));
+	print_bounds(f, out);
 	print_tier(c, f, out);
 	fprintf(out, "control_lines " U64 "control_rejected " U64 "control_unchecked " U64, atomic_load(&c->lines),
 		atomic_load(&c->rejected), atomic_load(&c->unchecked));

@@ -135,6 +135,18 @@ static void demand_distrust(struct sched *s, const struct demand *d, uint32_t pg
 		sch_blocks_clear(&f->valid, d->b0, d->b1);
 }
 
+/* A read that was the last of its visit is done in the books: then the demand says whose it was. */
+static enum sched_stall demand_cause(const struct sched *s, const struct demand *d, uint32_t pg)
+{
+	const struct page *p = &s->pages[pg];
+
+	if (p->flags & PG_GONE)
+		return SCHED_STALL_EVICTED;
+	if (d->done_stream != SCH_NONE || (p->next != SCH_NONE && p->next < s->pos.low + (uint64_t)s->slots))
+		return SCHED_STALL_BEHIND;
+	return SCHED_STALL_UNNAMED;
+}
+
 /* 1: satisfied, 0: must wait. */
 static int demand_issue(struct sched *s, struct demand *d)
 {
@@ -153,6 +165,7 @@ static int demand_issue(struct sched *s, struct demand *d)
 		return 0;
 	}
 	s->pages[pg].flags &= (uint8_t)~PG_BAD;
+	s->stall = (uint8_t)demand_cause(s, d, pg);
 	with_rest = demand_want(s, d, pg, &want);
 	err = sch_fetch_page(s, pg, &want, d->is_again ? FETCH_AGAIN : FETCH_DEMAND, s->now_ns);
 	d->is_again = false;

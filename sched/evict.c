@@ -34,6 +34,8 @@ bool sch_evict_frame(struct sched *s, uint32_t fr)
 	if (!sch_emit(s, &a))
 		return false;
 	s->wasted_bytes += f->ahead_bytes;
+	if (f->ahead_bytes)
+		s->pages[pg].flags |= PG_GONE;
 	sch_frame_free(s, fr);
 	sch_page_restate(s, pg);
 	sch_page_put(s, pg);
@@ -62,11 +64,28 @@ static bool frame_is_whole(const struct sched *s, uint32_t fr)
 	return blocks && sch_blocks_all(&s->frames[fr].valid, 0, blocks - 1);
 }
 
+/*
+ * What the tier holds as well costs the origin nothing when it goes, as long as there is time to read it from there: the farthest such
+ * page. It makes memory and disk hold different pages.
+ */
+static uint32_t victim_both(const struct sched *s, uint32_t after)
+{
+	uint32_t p = sch_bitmap_last(&s->tree[T_BOTH]), ram = sch_bitmap_last(&s->tree[T_RAM]);
+
+	if (p == SCH_NONE || (after != SCH_NONE && p <= after))
+		return SCH_NONE;
+	if (s->mode == SCHED_PREFETCH_ON && p > s->tier_limit)
+		return p;
+	return ram == SCH_NONE || p > ram ? p : SCH_NONE;
+}
+
 /* The farthest next use. Among the farthest few rather one of which only some blocks are there: less comes again. */
 static uint32_t victim_order(const struct sched *s, uint32_t after)
 {
-	uint32_t p = sch_bitmap_last(&s->tree[T_RAM]), last = p;
+	uint32_t p = sch_bitmap_last(&s->tree[T_RAM]), last = p, both = victim_both(s, after);
 
+	if (both != SCH_NONE)
+		return s->pages[s->pos.page[both]].frame;
 	for (uint32_t k = 0; k < PARTIAL_LOOKS && p != SCH_NONE && (after == SCH_NONE || p > after); k++) {
 		uint32_t fr = s->pages[s->pos.page[p]].frame;
 

@@ -158,7 +158,11 @@ static int fetch_promote(struct sched *s, uint32_t fr, const struct blocks *want
 
 		if (!sch_blocks_any(want, f->b0, f->b1) || (f->is_demand && !is_again))
 			continue;
-		s->n_waiting += !f->is_demand;
+		if (!f->is_demand) {
+			s->n_waiting++;
+			f->stall = f->from_tier ? SCHED_STALL_TIER : SCHED_STALL_LATE;
+			s->n_stalls[f->stall]++;
+		}
 		f->is_demand = true;
 		/* A name is asked for once; when it is known by other ways, its data are like any other. */
 		if (f->is_resolve && s->files[s->pages[s->frames[fr].page].file].state != FILE_KNOWN)
@@ -354,7 +358,7 @@ static bool fetch_should_wait(const struct sched *s, uint32_t p)
 
 	if (s->slots > TINY_SLOTS || s->held < s->slots || s->lists[L_STALE].count || s->lists[L_USED].count)
 		return false;
-	if (v == SCH_NONE || v <= p || s->origin.latency_ns < TINY_RATIO * tau)
+	if (v == SCH_NONE || v <= p || sch_bitmap_last(&s->tree[T_BOTH]) != SCH_NONE || s->origin.latency_ns < TINY_RATIO * tau)
 		return false;
 	q = sch_bitmap_last(&s->tree[T_FLIGHT]);
 	if (q != SCH_NONE && q > v)

@@ -11,6 +11,8 @@
 #include "sched/sched_i.h"
 
 #define LATE_NS (200 * SCH_MSEC)
+#define BAD_MIN_NS SCH_SEC
+#define BAD_MAX_NS (64 * SCH_SEC)
 
 /* ---- lists -------------------------------------------------------------------------------- */
 
@@ -174,7 +176,8 @@ uint32_t sch_fetch_add(struct sched *s, uint32_t fr, uint32_t b0, uint32_t b1, b
 			    .b0 = (uint16_t)b0,
 			    .b1 = (uint16_t)b1,
 			    .is_demand = is_demand,
-			    .from_tier = (s->pages[pg].flags & PG_TIER) != 0};
+			    .from_tier = (s->pages[pg].flags & PG_TIER) != 0,
+			    .stall = s->pages[pg].flags & PG_TIER ? SCHED_STALL_TIER : s->stall};
 	f->bytes = sch_min32((b1 + 1) * s->block_bytes, len) - sch_min32(b0 * s->block_bytes, len);
 	sch_rate_busy(f->from_tier ? &s->tier : &s->origin, s->now_ns,
 		      f->from_tier ? s->tier_flight > 0 : s->flight.count > s->tier_flight);
@@ -183,6 +186,7 @@ uint32_t sch_fetch_add(struct sched *s, uint32_t fr, uint32_t b0, uint32_t b1, b
 	sch_blocks_set(&s->frames[fr].flight, b0, b1);
 	s->flight_bytes += f->bytes;
 	s->n_waiting += is_demand;
+	s->n_stalls[f->stall] += is_demand;
 	s->tier_flight += f->from_tier;
 	frame_hold(s, fr);
 	return fe;
@@ -203,6 +207,7 @@ void sch_fetch_remove(struct sched *s, uint32_t fe)
 	if (!f->is_late)
 		s->flight_bytes -= f->bytes;
 	s->n_waiting -= f->is_demand;
+	s->n_stalls[f->stall] -= f->is_demand;
 	s->n_late -= f->is_late;
 	s->shortage -= f->is_late && s->shortage;
 	s->n_resolving -= f->is_resolve;
@@ -265,6 +270,36 @@ static void frame_fill(struct sched *s, uint32_t fr, const struct fetch *f, uint
 		s->fetch_sizes = (s->fetch_sizes * 15 + bytes) / 16;
 }
 
+/* Not at once again, and not never: an origin that was away comes back, a file that nobody may read does not. */
+static void fetch_failed(struct sched *s, uint32_t pg)
+{
+	s->pages[pg].flags |= PG_BAD;
+	if (s->bad_ns)
+		return;
+	s->bad_wait_ns = s->bad_wait_ns ? sch_min64(2 * s->bad_wait_ns, BAD_MAX_NS) : BAD_MIN_NS;
+	s->bad_ns = s->now_ns + s->bad_wait_ns;
+}
+
+/* Their turn again. None left: the trouble is over. */
+void sch_fetch_failed_again(struct sched *s)
+{
+	uint32_t n = 0;
+
+	if (s->bad_ns && s->now_ns < s->bad_ns)
+		s->next_ns = sch_min64(s->next_ns, s->bad_ns);
+	if (!s->bad_ns || s->now_ns < s->bad_ns)
+		return;
+	for (uint32_t pg = 0; pg < s->n_pages; pg++) {
+		if (!s->pages[pg].is_live || !(s->pages[pg].flags & PG_BAD))
+			continue;
+		s->pages[pg].flags &= (uint8_t)~PG_BAD;
+		sch_page_restate(s, pg);
+		n++;
+	}
+	s->bad_ns = 0;
+	s->bad_wait_ns = n ? s->bad_wait_ns : 0;
+}
+
 void sch_fetch_landed(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, int err, uint64_t issued_ns)
 {
 	uint32_t fr = s->pages[pg].frame, fe, next;
@@ -290,9 +325,9 @@ void sch_fetch_landed(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, in
 	if (!is_mine)
 		return;
 	if (err < 0 && err != -ECANCELED)
-		s->pages[pg].flags |= PG_BAD;
+		fetch_failed(s, pg);
 	else if (err >= 0)
-		s->pages[pg].flags &= (uint8_t)~PG_BAD;
+		s->pages[pg].flags &= (uint8_t)~(PG_BAD | PG_GONE);
 	if (s->frames[fr].fetches == SCH_NONE && sch_blocks_empty(&s->frames[fr].valid))
 		sch_frame_free(s, fr);
 	sch_page_restate(s, pg);

@@ -183,7 +183,7 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 				if (page_is_spent(s, p, f))
 					list = L_STALE;
 				else
-					p->tree = T_RAM;
+					p->tree = p->flags & PG_TIER ? T_BOTH : T_RAM;
 			}
 		} else if (!is_idle) {
 			struct blocks both = f->valid;

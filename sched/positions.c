@@ -436,7 +436,7 @@ static void rebuild_clear(struct sched *s)
 	for (uint32_t i = 0; i < s->n_pages; i++) {
 		s->pages[i].next = s->pages[i].last = SCH_NONE;
 		s->pages[i].tree = T_NONE;
-		s->pages[i].flags &= (uint8_t)~(PG_TIER_TREE | PG_BAD);
+		s->pages[i].flags &= (uint8_t)~PG_TIER_TREE;
 	}
 	for (int t = 0; t < T_COUNT; t++)
 		sch_bitmap_zero(&s->tree[t]);

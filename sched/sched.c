@@ -15,6 +15,7 @@
 #define POSITIONS_DEFAULT (1ULL << 20)
 #define READ_PAGES_MAX 4096u
 #define CONCURRENCY_START 16u
+#define PAUSE_NS (10 * SCH_SEC)
 
 /* ---- small helpers ---------------------------------------------------------------------------- */
 
@@ -28,6 +29,9 @@ void sch_clock(struct sched *s, uint64_t now_ns)
 	readers = sch_max64(s->n_readers, 1);
 	if (waiting < readers) /* one of several readers that waits stalls nobody for all of the time */
 		s->clock_ns += (now_ns - s->now_ns) * (readers - waiting) / readers;
+	for (int i = 0; i < SCHED_STALLS; i++)
+		s->stall_ns[i] += (double)(now_ns - s->now_ns) * s->n_stalls[i];
+	s->stall_ns[SCHED_STALL_SLOTS] += (double)(now_ns - s->now_ns) * s->n_demands;
 	if (s->cfg.prefetch_bytes_per_s) {
 		double rate = (double)s->cfg.prefetch_bytes_per_s;
 		double most = rate / 10;
@@ -362,6 +366,23 @@ static enum match read_match(struct sched *s, const struct read *r, bool *ret_is
 	return best;
 }
 
+/* A reader that does something else for a while does not read slowly. */
+static void read_time(struct sched *s)
+{
+	uint64_t gap = s->now_ns - s->read_ns, ran = s->clock_ns - s->read_clock_ns;
+
+	if (s->read_ns && ran > PAUSE_NS) {
+		gap -= sch_min64(ran, gap);
+		ran = 0;
+	}
+	if (s->read_ns) {
+		s->reading_ns += gap;
+		s->ran_ns += sch_min64(ran, gap);
+	}
+	s->read_ns = s->now_ns;
+	s->read_clock_ns = s->clock_ns;
+}
+
 void sched_read(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len_bytes, uint64_t reader, bool is_miss,
 		uint64_t now_ns)
 {
@@ -380,6 +401,7 @@ void sched_read(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len
 	if (f->stale_in == s->rebuilds + 1)
 		s->is_dirty = true; /* its size is news: visits must be right before one is matched */
 	sch_positions_settle(s);
+	read_time(s);
 	s->needed_bytes += r.end - r.off;
 	s->demand_misses += is_miss;
 	s->read_stream = SCH_NONE;
@@ -518,6 +540,7 @@ static void step_work(struct sched *s, size_t max)
 	s->next_ns = SCHED_NO_TIME;
 	sch_fetch_late(s);
 	sch_positions_run(s);
+	sch_fetch_failed_again(s);
 	sch_evict_excess(s);
 	if (s->mode == SCHED_PREFETCH_ON)
 		sch_tier_run(s, max); /* before what makes room: the page that was just read is the first to go */

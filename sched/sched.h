@@ -205,6 +205,17 @@ uint64_t sched_next_ns(const struct sched *s);
 
 /* ---- what it knows ------------------------------------------------------------ */
 
+/* Why readers wait, as far as it can be told apart; docs/hintfs.8.scd says it to users. */
+enum sched_stall {
+	SCHED_STALL_LATE,    /* for a fetch that was begun ahead of them */
+	SCHED_STALL_TIER,    /* for a read of the disk tier */
+	SCHED_STALL_SLOTS,   /* before a fetch: no slot may be emptied, or too many fetches are outstanding */
+	SCHED_STALL_EVICTED, /* for what had been there, unread, and was evicted */
+	SCHED_STALL_BEHIND,  /* for what an order names and nobody had begun to fetch */
+	SCHED_STALL_UNNAMED, /* for what no order names */
+	SCHED_STALLS,
+};
+
 struct sched_stats {
 	uint64_t needed_bytes;		/* by finished positions and demand reads */
 	uint64_t demand_misses;
@@ -218,6 +229,9 @@ struct sched_stats {
 	uint64_t bound_bytes;		/* least origin bytes for what was read so far, with this memory and disk: see least.h */
 	uint32_t bound_shift;		/* of a sample of one page in 1 << bound_shift */
 	double bound_s;			/* least time for the known order from now (0: no order) */
+	double read_s;			/* that reading took so far, without pauses of more than 10 s */
+	double bound_read_s;		/* least time for that: what readers took themselves, or bound_bytes at the origin's rate */
+	double stall_s[SCHED_STALLS];	/* of fetches that somebody waited for; two readers of one page count once */
 	uint32_t concurrency;		/* fetches allowed outstanding now */
 };
 void sched_stats_get(const struct sched *s, struct sched_stats *ret);

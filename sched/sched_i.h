@@ -14,17 +14,18 @@
  *
  * State of a page, as seen by its first visit that is not done (page_restate() in pages.c decides):
  *
- *   T_ABSENT --fetch--> T_FLIGHT --fetched--> T_RAM --evict--> T_ABSENT or T_DISK
- *   T_DISK   --fetch--> T_FLIGHT
+ *   T_ABSENT --fetch--> T_FLIGHT --fetched--> T_RAM --evict--> T_ABSENT
+ *                                             T_RAM --copied to the tier--> T_BOTH --evict--> T_DISK
+ *   T_DISK   --fetch--> T_FLIGHT --fetched--> T_BOTH
  *
  * The tree of the state has a bit at page.next. A resident page without a next visit is in a list of
  * frames instead: L_RECENT (read just now), then L_USED (read), L_AHEAD (fetched, not read yet), L_STALE (its next visit wants blocks
  * that are not there).
  *
  * Invariants
- *  1. A page has at most one bit in the four state trees, at page.next; page.next is its lowest
+ *  1. A page has at most one bit in the state trees, at page.next; page.next is its lowest
  *     position without a done bit.
- *  2. A frame is in a list or its page is in T_RAM only if nothing is in flight for it and nobody pins it:
+ *  2. A frame is in a list or its page is in T_RAM or T_BOTH only if nothing is in flight for it and nobody pins it:
  *     what the two hold is exactly what may be evicted.
  *  3. held = frames that count as a slot (all but those whose fetches are all late and that hold nothing);
  *     a FETCH never makes it exceed slots.
@@ -207,14 +208,15 @@ struct positions { /* structure of arrays: 16 B a position and a done bit */
 
 /* ---- pages ---------------------------------------------------------------------------- */
 
-enum page_tree { T_ABSENT, T_FLIGHT, T_RAM, T_DISK, T_COUNT, T_NONE = T_COUNT };
+enum page_tree { T_ABSENT, T_FLIGHT, T_RAM, T_BOTH, T_DISK, T_COUNT, T_NONE = T_COUNT };
 
 enum {
 	PG_TIER = 1,	  /* the tier has the whole page */
 	PG_TIER_TREE = 2, /* its bit in tier_tree is set (at next) */
 	PG_DEMAND = 4,	  /* in the demand queue */
 	PG_ADMIT = 8,	  /* admission asked for, not answered */
-	PG_BAD = 16,	  /* the last fetch of it failed: only demand tries again */
+	PG_BAD = 16,	  /* the last fetch of it failed: only demand tries again, or all of them after a while */
+	PG_GONE = 32,	  /* fetched ahead and evicted unread */
 };
 
 struct page { /* 40 B */
@@ -260,6 +262,7 @@ struct fetch {
 	uint32_t bytes;
 	uint16_t b0, b1;
 	bool is_demand, is_late, from_tier, is_resolve, is_unfetched;
+	uint8_t stall; /* enum sched_stall, if is_demand */
 };
 
 struct list {
@@ -371,6 +374,7 @@ struct sched {
 	struct list flight; /* by issue time */
 	uint32_t n_late, n_resolving, n_unfetching, tier_flight;
 	uint64_t flight_bytes;
+	uint64_t bad_ns, bad_wait_ns; /* when pages whose fetch failed are tried again (0: there are none), and how long that was */
 	bool has_partial; /* pages were fetched block by block */
 	uint32_t shortage; /* slots that late fetches hold or want */
 	uint32_t give_up;  /* pages to go because fetches wait for slots that only late ones hold else */
@@ -382,6 +386,11 @@ struct sched {
 	struct demand *demands; /* ring */
 	uint32_t demand_head, n_demands, cap_demands;
 	uint32_t n_waiting; /* demand fetches in flight */
+	uint32_t n_stalls[SCHED_STALLS]; /* of these, by cause */
+	uint8_t stall; /* cause of the demand fetches that are being issued */
+	double stall_ns[SCHED_STALLS];
+	uint64_t read_ns, read_clock_ns; /* the last read */
+	uint64_t reading_ns, ran_ns;	 /* between first and last read; of it, nobody waited */
 
 	struct rate origin, tier;
 	uint32_t concurrency;
@@ -498,6 +507,7 @@ uint32_t sch_fetch_add(struct sched *s, uint32_t fr, uint32_t b0, uint32_t b1, b
 void sch_fetch_remove(struct sched *s, uint32_t fe);
 uint64_t sch_late_ns(const struct sched *s); /* a fetch outstanding for longer is late */
 void sch_fetch_late(struct sched *s);
+void sch_fetch_failed_again(struct sched *s); /* after a while pages whose fetch failed are tried again */
 void sch_fetch_landed(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, int err, uint64_t issued_ns);
 
 /* evict.c */

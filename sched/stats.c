@@ -18,28 +18,41 @@ static uint64_t stats_memory(const struct sched *s)
 	return n;
 }
 
-/* The least time for what is known and not done: compute, or the bytes that must come. */
+/* The least time for what the written orders name and is not done: compute, or the bytes that must come. What is guessed, an epoch
+ * like the last one, is none. */
 static double stats_bound_s(const struct sched *s)
 {
-	double tau = sch_when_tau(s), by_reader = 0, by_origin = 0;
-	uint64_t absent = 0, p;
+	double by_reader = 0, by_origin = 0;
+	uint64_t absent = 0;
+	bool is_any = false;
 
 	for (uint32_t i = 0; i < s->n_streams; i++) {
 		const struct stream *st = &s->streams[i];
 		double t;
 
-		if (!st->is_live || st->tau_ns <= 0)
+		if (!st->is_live || st->is_internal || st->low_visit >= sch_visits(st))
 			continue;
+		is_any = true;
 		t = (double)(sch_visits(st) - sch_min64(st->low_visit, sch_visits(st))) * st->tau_ns / (double)SCH_SEC;
 		by_reader = t > by_reader ? t : by_reader;
 	}
-	if (s->pos.cap == 0 || s->origin.bytes_per_s <= 0)
+	if (!is_any || s->origin.bytes_per_s <= 0)
 		return by_reader;
-	for (p = s->pos.low / 64; p <= (s->pos.n ? (s->pos.n - 1) / 64 : 0); p++)
-		absent += (uint64_t)__builtin_popcountll(s->tree[T_ABSENT].words[0][p]);
-	by_origin = (double)absent * (double)s->fetch_sizes / s->origin.bytes_per_s;
-	(void)tau;
+	for (uint32_t p = sch_bitmap_next(&s->tree[T_ABSENT], s->pos.low); p != SCH_NONE; p = sch_bitmap_next(&s->tree[T_ABSENT], p + 1))
+		absent += sch_position_stream(s, p)->is_internal ? 0 : sch_position_bytes(s, p);
+	by_origin = (double)absent / s->origin.bytes_per_s;
 	return by_reader > by_origin ? by_reader : by_origin;
+}
+
+/* The least time for what was read so far. The origin's rate is what it gave lately, so what it says is no more than what was taken. */
+static double stats_bound_read_s(const struct sched *s)
+{
+	double ran = (double)s->ran_ns / (double)SCH_SEC, all = (double)s->reading_ns / (double)SCH_SEC, origin = 0;
+
+	if (s->origin.bytes_per_s > 0)
+		origin = (double)sch_least_bytes(s->least) / s->origin.bytes_per_s;
+	origin = origin < all ? origin : all;
+	return ran > origin ? ran : origin;
 }
 
 void sched_stats_get(const struct sched *s, struct sched_stats *ret)
@@ -56,8 +69,12 @@ void sched_stats_get(const struct sched *s, struct sched_stats *ret)
 				    .bound_bytes = sch_least_bytes(s->least),
 				    .bound_shift = sch_least_shift(s->least),
 				    .bound_s = stats_bound_s(s),
+				    .read_s = (double)s->reading_ns / (double)SCH_SEC,
+				    .bound_read_s = stats_bound_read_s(s),
 				    .concurrency = s->concurrency};
 	ret->missing_entries = s->n_missing_entries;
+	for (int i = 0; i < SCHED_STALLS; i++)
+		ret->stall_s[i] = s->stall_ns[i] / (double)SCH_SEC;
 	for (uint32_t i = 0; i < s->n_frames; i++) {
 		if (s->frames[i].page == SCH_NONE)
 			continue;
@@ -120,7 +137,7 @@ int sched_stream_stats_get(const struct sched *s, uint32_t stream, struct sched_
 		uint8_t tree = s->pages[s->pos.page[p]].tree;
 
 		if (s->pos.stream[p] == stream && !sch_position_is_done(s, p) && s->pages[s->pos.page[p]].next == p &&
-		    (tree == T_RAM || tree == T_FLIGHT))
+		    (tree == T_RAM || tree == T_BOTH || tree == T_FLIGHT))
 			ret->window_bytes += sch_position_bytes(s, p);
 	}
 	return 0;

@@ -15,6 +15,9 @@
 #define EVALUATE_NS (10 * SCH_MSEC)
 #define BY_BIT 512u
 #define FLOOR 4u
+#define TIER_FLOOR 4u
+#define TIER_NS (10.0 * (double)SCH_MSEC)
+#define TIER_JITTER 4.0
 #define JITTER 6.0
 
 /* Seconds of the merged order's reader a position, in ns; 0: not known. */
@@ -105,11 +108,42 @@ static uint32_t when_walk(const struct sched *s, struct walk *w)
 	return limit;
 }
 
+static uint32_t when_count(const struct sched *s, enum page_tree tree, uint32_t from, uint32_t to)
+{
+	uint32_t n = 0;
+
+	for (uint32_t p = from; p < to; p = (p | 63u) + 1) {
+		uint64_t word = s->tree[tree].words[0][p / 64] & ~0ULL << (p % 64);
+
+		if ((p | 63u) >= to)
+			word &= (1ULL << (to % 64)) - 1;
+		n += (uint32_t)__builtin_popcountll(word);
+	}
+	return n;
+}
+
+/*
+ * How far ahead the tier is read: as long as a read of it takes. The reader comes no faster than what the origin still has to bring on the way.
+ * What is brought into memory sooner takes room from what neither of the two would hold else.
+ */
+static uint32_t when_tier(const struct sched *s, const struct walk *w)
+{
+	double tier_ns = TIER_NS + s->tier.latency_avg_ns + TIER_JITTER * s->tier.latency_dev_ns, pace_ns = w->tau, origin_ns, n;
+	uint32_t far = (uint32_t)sch_min64((uint64_t)w->frontier + TIER_FLOOR + (uint64_t)(tier_ns / w->tau), s->pos.n);
+
+	if (far <= w->frontier)
+		return far;
+	n = when_count(s, T_ABSENT, w->frontier, far) + when_count(s, T_FLIGHT, w->frontier, far);
+	origin_ns = n * w->each * (double)SCH_SEC / s->origin.bytes_per_s / (far - w->frontier);
+	pace_ns = pace_ns > origin_ns ? pace_ns : origin_ns;
+	return sch_min32(far, w->frontier + TIER_FLOOR + (uint32_t)(tier_ns / pace_ns));
+}
+
 static void when_limits(struct sched *s, double tau)
 {
 	uint32_t slack;
 	struct walk w = {.tau = tau, .each = (double)(s->fetch_sizes ? s->fetch_sizes : s->cfg.chunk_bytes)};
-	double tier_ns, jitter_ns;
+	double jitter_ns;
 
 	w.frontier = when_frontier(s, &slack);
 	w.need_ns_per_byte = 1.25 * (double)SCH_SEC / s->origin.bytes_per_s;
@@ -120,8 +154,7 @@ static void when_limits(struct sched *s, double tau)
 	w.fixed_ns = w.fixed_ns > jitter_ns ? w.fixed_ns : jitter_ns;
 	w.frontier = (uint32_t)sch_min64((uint64_t)w.frontier + slack, s->pos.n);
 	s->run_limit = sch_max32(when_walk(s, &w), w.frontier + FLOOR);
-	tier_ns = 20.0 * (double)SCH_MSEC + 3 * s->tier.latency_ns;
-	s->tier_limit = (uint32_t)sch_min64((uint64_t)w.frontier + 64 + (uint64_t)(tier_ns / tau), s->pos.n);
+	s->tier_limit = when_tier(s, &w);
 }
 
 static void when_readers(struct sched *s)

@@ -335,8 +335,10 @@ static void print_memory(const struct status *s)
 	       format_count(d, (uint64_t)number_of(s, "control_rejected")),
 	       number_of(s, "control_rejected") > 0 ? " (why: .ctl/errors)" : "");
 	if (number_of(s, "bound_s") > 0)
-		printf("  bound      at least %.1f s and %s from the origin for what is known\n",
-		       number_of(s, "bound_s"), format_bytes(a, number_of(s, "bound_bytes")));
+		printf("  to come    at least %.1f s for what the orders name\n", number_of(s, "bound_s"));
+	if (number_of(s, "bound_bytes") > 0)
+		printf("  so far     %.2f x the least bytes from the origin (%s), %.2f x the least time (%.1f s)\n", number_of(s, "bound_ratio"),
+		       format_bytes(a, number_of(s, "bound_bytes")), number_of(s, "time_ratio"), number_of(s, "bound_time_s"));
 }
 
 static const char *stream_text(const struct status *s, const char *name, size_t len, const char *key)

@@ -456,6 +456,12 @@ def test_status_has_its_keys_in_order_and_each_once(hfs, origin):
         assert isinstance(value, (int, float)) or key in ("version", "source", "mountpoint", "mode", "tier_state", "prefetch"), key
 
 
+def test_status_holds_against_the_bounds(hfs, origin):
+    keys = set(hfs.status())
+    assert {"origin_ratio", "bound_ratio", "bound_sample", "read_time_s", "bound_time_s", "time_ratio"} <= keys
+    assert {f"stall_{cause}_s" for cause in ("late", "tier", "slots", "evicted", "behind", "unnamed")} <= keys
+
+
 def test_status_read_twice_through_one_descriptor_is_fresh(hfs):
     script = ("import os, sys\n"
               "f = open(sys.argv[1]); a = f.read(); f.seek(0); b = f.read(); print(a != b, len(a) > 500, len(b) > 500)\n"

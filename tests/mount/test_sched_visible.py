@@ -73,8 +73,8 @@ def stage(mount, slow, tmp):
     folder = os.path.join(tmp, "origin")
     pattern.make_many(folder, FILES, CHUNK)
 
-    def made(memory="16M", latency="1ms", **opts):
-        far = slow(folder, latency=latency)
+    def made(memory="16M", latency="1ms", link=None, **opts):
+        far = slow(folder, latency=latency, **(link or {}))
         return Stage(far, mount(far.path, chunk=str(CHUNK), memory=str(memory), **opts), folder)
 
     return made
@@ -374,3 +374,47 @@ def test_demand_overtakes_prefetch(stage):
     seen = s.fetched()
     assert 63 in seen[:60] and seen.index(63) < 50, seen
     s.when_fetched(*range(60))
+
+
+# ---- status against the bounds ----
+
+CAUSES = ("late", "tier", "slots", "evicted", "behind", "unnamed")
+
+
+def causes(status):
+    return {c: status[f"stall_{c}_s"] for c in CAUSES}
+
+
+def test_a_stall_without_an_order_is_of_pages_that_nobody_named(stage):
+    s = stage(latency="20ms")
+    for i in (5, 50, 23, 41, 9):
+        s.read(i)
+    st = s.hfs.status()
+    waited = causes(st)
+    assert waited["unnamed"] >= 5 * 0.02 and sum(waited.values()) == pytest.approx(waited["unnamed"]), waited
+    assert st["bound_bytes"] == st["needed_bytes"] == st["origin_bytes"] == 5 * CHUNK
+    assert st["bound_ratio"] == st["origin_ratio"] == 1
+    assert st["bound_s"] == 0, "no order, nothing to come"
+    assert 0 < st["bound_time_s"] <= st["read_time_s"] and st["time_ratio"] >= 1
+
+
+def test_a_stall_with_prefetch_off_is_of_pages_that_an_order_names(stage):
+    s = stage(latency="20ms")
+    with open(os.path.join(s.hfs.ctl, "prefetch"), "w") as f:
+        f.write("off")
+    s.write(names(*range(8)), append=False)
+    for i in range(8):
+        s.read(i)
+    waited = causes(s.hfs.status())
+    assert waited["behind"] >= 7 * 0.02 and waited["behind"] > 0.8 * sum(waited.values()), waited
+
+
+def test_a_stall_for_what_is_on_its_way_is_late(stage):
+    s = stage(link={"bandwidth": "128K"})  # half a second a file, one after the other
+    s.write(names(*range(8)), append=False)
+    procs.until(lambda: s.far.totals()["parallel_reads"] > 0, 20, "a fetch is under way", poll_s=0.01)
+    for i in range(8):
+        s.read(i)
+    waited = causes(s.hfs.status())
+    assert waited["late"] > 0 and waited["unnamed"] == waited["tier"] == waited["evicted"] == 0, waited
+    assert s.hfs.status()["bound_s"] == 0, "all of it was read"

@@ -38,11 +38,11 @@ def when_kept(hfs, least_bytes, timeout=20):
 
 
 class Stage:
-    def __init__(self, mount, slow, tmp, **opts):
+    def __init__(self, mount, slow, tmp, link=None, **opts):
         self.mount, self.folder, self.cache = mount, os.path.join(tmp, "origin"), os.path.join(tmp, "cache")
         os.mkdir(self.folder)
         self.opts = {"memory": "64M", "cache_dir": self.cache, "cache_size": "128M", "cache_free": "0", **opts}
-        self.far = slow(self.folder)
+        self.far = slow(self.folder, **(link or {}))
 
     def start(self, **opts):
         """A daemon whose tier has adopted what there is."""
@@ -199,7 +199,8 @@ EPOCH_PAGES = 512
 @pytest.mark.timeout(240)
 def test_hinted_epochs_go_to_the_disk(stage, tmp):
     """Memory for an eighth of the file, disk for three eighths: each further epoch needs what neither holds, and little more."""
-    s = stage(memory="64M", cache_size="192M")
+    # A page takes 8 ms on the link: what a busy machine adds to that changes little of what has to be fetched ahead.
+    s = stage(memory="64M", cache_size="192M", link={"latency": "1ms", "bandwidth": "128M"})
     pattern.make(os.path.join(s.folder, "big"), 9, EPOCH_PAGES * CHUNK)
     hfs = s.start()
     shares, hits = [], []
@@ -223,7 +224,8 @@ def test_hinted_epochs_go_to_the_disk(stage, tmp):
         hits.append(hfs.status()["tier_hit_bytes"] // CHUNK)
     print("pages from the disk, in all:", *hits)
     print("origin bytes by epoch, of the file:", *(f"{share:.3f}" for share in shares), hfs.status())
-    # Of 512 pages 64 + 186 are held; the slots that the reader and the fetches need are not all of the next epoch. A machine at
-    # work, or a sanitizer, writes behind too slowly for some admissions. (By recency it would be more than 0.8.)
+    # Of 512 pages 64 + 186 are held: 0.512 is what MIN needs. By recency it would be more than 0.8.
     slack = 0.15 if env.SANITIZER else 0
-    assert shares[0] <= 1.06 + slack and max(shares[1:]) <= 0.68 + slack, shares
+    # What comes for the next epoch before this one is read to its end counts here.
+    assert shares[0] <= 1.02 + slack and max(shares[1:]) <= 0.55 + slack, shares
+    assert du(s.cache) <= 192 << 20

@@ -32,7 +32,7 @@ static void check_page(const struct sched *s, uint32_t pg)
 	if (p->frame == SCH_NONE)
 		return;
 	CHECK(s->frames[p->frame].page == pg);
-	if (p->tree == T_RAM || s->frames[p->frame].list != L_NONE) { /* 2 */
+	if (p->tree == T_RAM || p->tree == T_BOTH || s->frames[p->frame].list != L_NONE) { /* 2 */
 		CHECK(s->frames[p->frame].fetches == SCH_NONE);
 		CHECK(p->wait_pins == 0 && p->ext_pins == 0);
 	}

@@ -40,6 +40,63 @@ static uint32_t order(struct world *w, uint32_t file, uint64_t off, uint64_t len
 	return st;
 }
 
+/* ---- fetches that fail ----------------------------------------------------------------------------- */
+
+static uint32_t count_fetches(const struct world *w, uint32_t file)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < w->n_log; i++)
+		n += w->log[i].kind == SCHED_FETCH && w->log[i].file == file;
+	return n;
+}
+
+Test(failure, is_tried_again_after_a_while_and_not_before)
+{
+	struct sched_config cfg = config(64, 0);
+	struct world w;
+	uint32_t f, g, st;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 8 * MIB, true);
+	g = world_file(&w, MIB, true);
+	w.fail_every = 1;
+	st = order(&w, f, 0, 0);
+	world_run(&w, w.now_ns + 500 * 1000000ULL);
+	cr_assert_eq(count_fetches(&w, f), 8);
+	/* What makes the visits be laid out anew is no news of the origin. */
+	cr_assert_eq(sched_stream_append(w.s, st, &(struct sched_entry){g, 0, 0}, 1), 1);
+	sched_stream_destroy(w.s, order(&w, g, 0, 0));
+	world_run(&w, w.now_ns + 100 * 1000000ULL);
+	cr_assert_eq(count_fetches(&w, f), 8);
+	world_run(&w, w.now_ns + 1000 * 1000000ULL);
+	cr_assert_eq(count_fetches(&w, f), 16, "all again after a second: %u", count_fetches(&w, f));
+	world_run(&w, w.now_ns + 1000 * 1000000ULL);
+	cr_assert_eq(count_fetches(&w, f), 16, "and then only after two");
+	w.fail_every = 0;
+	world_run(&w, w.now_ns + 2000 * 1000000ULL);
+	cr_assert_eq(count_fetches(&w, f), 24);
+	cr_assert(world_is_resident(&w, f, 0, 8 * MIB));
+	world_close(&w);
+}
+
+Test(failure, a_reader_does_not_wait_for_the_next_try)
+{
+	struct sched_config cfg = config(64, 0);
+	struct world w;
+	uint32_t f;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 4 * MIB, true);
+	w.fail_every = 1;
+	order(&w, f, 0, 0);
+	world_run(&w, w.now_ns + 100 * 1000000ULL);
+	w.fail_every = 0;
+	cr_assert(world_read(&w, f, MIB, MIB, 1));
+	cr_assert_eq(count_fetches(&w, f), 5, "%u", count_fetches(&w, f));
+	world_close(&w);
+}
+
 /* ---- demand ---------------------------------------------------------------------------------- */
 
 Test(demand, overtakes_prefetch)

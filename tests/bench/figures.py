@@ -469,5 +469,6 @@ def main():
 
 if __name__ == "__main__":
     sys.modules["figures"] = sys.modules["__main__"]  # for those that register here
+    import figures_ram  # noqa: E402,F401
     import figures_tier  # noqa: E402,F401
     main()

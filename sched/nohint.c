@@ -8,7 +8,9 @@
  * in order is fetched to its end, as far as the share goes; where most files that were begun were read to their end, from the
  * first read on. Of several streams the one whose next read is nearest is served first. A gap forward (an mmap that steps over
  * what it does not need) is still sequential; a first read in the middle or at the tail (zip, parquet) is not.
- * Eight reads in a row that continue nothing make a file random: blocks only, no read-ahead.
+ * Eight reads in a row that continue nothing make a file random: blocks only, no read-ahead. A sample may be several reads,
+ * each of which continues the one before it: so a stream is fetched only as far as those before it in that file went on average,
+ * until it has read more than two of them and a half.
  *
  * Callers: sched.c, demand.c. Invariant: at most SEQS_MAX streams, SEQS_PER_FILE a file.
  */
@@ -24,6 +26,8 @@
 #define LEARN_MIN 3u  /* files read to their end before the next ones are expected to be */
 #define LEARN_MAX 64u /* then older ones count half */
 #define RANDOM_AFTER 8u
+#define RUNS_FEW 4u   /* streams that ended before their length says what the next one will be */
+#define RUNS_MANY 16u /* then each new one counts a sixteenth */
 
 /* ---- table of streams ------------------------------------------------------------------------ */
 
@@ -56,9 +60,37 @@ static void lru_front(struct sched *s, uint32_t q)
 	s->seq_lru.count++;
 }
 
+/* A single long one is a scan, or two samples that lay side by side: it counts twice the usual. */
+static void seq_learn(struct file *f, const struct seq *e)
+{
+	int64_t run = (int64_t)sch_min64((e->got + 4095) >> 12, UINT32_MAX / 4), step;
+
+	f->n_runs = (uint8_t)sch_min32(f->n_runs + 1u, RUNS_MANY);
+	if (f->n_runs > RUNS_FEW && run > 2 * (int64_t)f->run_4k)
+		run = 2 * (int64_t)f->run_4k;
+	run -= (int64_t)f->run_4k;
+	step = run / f->n_runs;
+	if (step == 0)
+		step = (run > 0) - (run < 0);
+	f->run_4k = (uint32_t)((int64_t)f->run_4k + step);
+}
+
+/* Where the stream will end if it is like the others of its file; 0: nothing is known, or it is longer than they were. */
+static uint64_t seq_usual_end(const struct sched *s, const struct seq *e)
+{
+	const struct file *f = &s->files[e->file];
+	uint64_t run = (uint64_t)f->run_4k << 12;
+
+	if (f->n_runs < RUNS_FEW || e->got > 2 * run + run / 2)
+		return 0;
+	return e->end + (run > e->got ? run - e->got : 0);
+}
+
 static void seq_free(struct sched *s, uint32_t q)
 {
 	uint32_t *link = &s->files[s->seqs[q].file].seq;
+
+	seq_learn(&s->files[s->seqs[q].file], &s->seqs[q]);
 
 	while (*link != q)
 		link = &s->seqs[*link].file_next;
@@ -126,6 +158,7 @@ static uint32_t seq_new(struct sched *s, uint32_t file, uint64_t off, uint64_t e
 	s->seqs[q] = (struct seq){.begin = off,
 				  .end = end,
 				  .ahead = end,
+				  .got = end - off,
 				  .window = WINDOW_MIN,
 				  .last_ns = s->now_ns,
 				  .file = file,
@@ -213,12 +246,13 @@ void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len,
 	e->end = sch_max64(e->end, off + len);
 	e->ahead = sch_max64(e->ahead, e->end);
 	e->last_ns = s->now_ns;
+	e->got += len;
 	e->n_reads++;
 	if (e->n_reads == 2 && s->origin.bytes_per_s > 0) /* what is on the link, and a chunk */
 		e->window = sch_max64(e->window, sch_min64(nohint_start(s), seq_share(s)));
 	if (is_slow && e->n_reads > 2)
 		e->window = sch_min64(e->window * 2, seq_share(s));
-	if (f->size_bytes > WHOLE_SIZE && e->end - e->begin >= WHOLE_AFTER)
+	if (f->size_bytes > WHOLE_SIZE && e->end - e->begin >= WHOLE_AFTER && !seq_usual_end(s, e))
 		e->is_whole = true;
 	if (e->begin == 0 && !e->is_through && e->end >= f->size_bytes && f->size_bytes > s->cfg.chunk_bytes) {
 		e->is_through = true;
@@ -232,6 +266,7 @@ void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len,
 bool sch_nohint_is_sequential(const struct sched *s, uint32_t file, uint64_t off)
 {
 	const struct file *f = &s->files[file];
+	uint64_t usual;
 	uint32_t q;
 
 	if (f->size_bytes <= s->cfg.chunk_bytes)
@@ -242,7 +277,10 @@ bool sch_nohint_is_sequential(const struct sched *s, uint32_t file, uint64_t off
 		return true;
 	/* The read itself has been noted already: it is the second one that tells. */
 	q = seq_find(s, file, off);
-	return q != SCH_NONE && s->seqs[q].n_reads > 1;
+	if (q == SCH_NONE || s->seqs[q].n_reads < 2)
+		return false;
+	usual = seq_usual_end(s, &s->seqs[q]);
+	return !usual || s->seqs[q].is_whole || usual / s->cfg.chunk_bytes > off / s->cfg.chunk_bytes;
 }
 
 /* ---- read-ahead ------------------------------------------------------------------------------------ */
@@ -261,7 +299,7 @@ static int seq_fetch(struct sched *s, uint32_t q, uint64_t target)
 		return 0;
 	b0 = (uint32_t)((e->ahead - at) / s->block_bytes);
 	b1 = (uint32_t)((to - 1) / s->block_bytes);
-	if (e->window >= s->cfg.chunk_bytes || e->is_whole) {
+	if ((e->window >= s->cfg.chunk_bytes && !seq_usual_end(s, e)) || e->is_whole) {
 		b1 = blocks - 1;
 		to = s->cfg.chunk_bytes;
 	}
@@ -285,11 +323,14 @@ static int seq_fetch(struct sched *s, uint32_t q, uint64_t target)
 /* How far a stream is to be fetched; its mark: nowhere. */
 static uint64_t seq_target(const struct sched *s, const struct seq *e)
 {
-	uint64_t size = s->files[e->file].size_bytes;
+	uint64_t size = s->files[e->file].size_bytes, target, usual = seq_usual_end(s, e);
 
 	if ((e->n_reads < 2 && !e->is_whole) || size == SCHED_SIZE_UNKNOWN || s->files[e->file].is_random)
 		return e->ahead;
-	return sch_min64(e->end + (e->is_whole ? seq_share(s) : e->window), size);
+	if (e->is_whole)
+		return sch_min64(e->end + seq_share(s), size);
+	target = sch_min64(e->end + e->window, size);
+	return usual ? sch_max64(sch_min64(target, usual), e->ahead) : target;
 }
 
 void sch_nohint_run(struct sched *s, size_t max)

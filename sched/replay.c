@@ -8,7 +8,8 @@
  *      +-+------------------ that stream is not trusted any more ----------+
  *
  * An item is where a reader began, and how far it went on from there. Readers run side by side, so a start is in sequence when
- * it is within REORDER items of where the old epoch was.
+ * it is within REORDER items of where the old epoch was, and within a sixteenth of that epoch: in a short one a new order
+ * would be near everywhere.
  *
  * Callers: sched.c (reads that no list explains). Invariants: (1) each item holds its file by n_entries, so that its number is
  * not reused; (2) at most LOG_MAX items: a longer epoch is not remembered; (3) a written order ends the replay.
@@ -18,6 +19,7 @@
 #define LOG_MAX (1u << 18)
 #define HITS_MIN 64u
 #define REORDER 512u
+#define REORDER_FEW 16u
 #define AGAIN_MAX 256u
 #define REPEATS (1u << 20)
 
@@ -147,7 +149,7 @@ static void log_again(struct sched *s, struct replay *r, uint32_t item)
 	uint32_t far = item > r->expect ? item - r->expect : r->expect - item;
 
 	r->again++;
-	if (far <= REORDER) {
+	if (far <= sch_min32(sch_max32(r->n / 16, REORDER_FEW), REORDER)) {
 		r->hits++;
 		r->expect = sch_max32(r->expect, item + 1);
 	}

@@ -87,11 +87,13 @@ struct file {
 	uint32_t seq;	     /* first sequential reader (nohint.c), SCH_NONE */
 	uint32_t touch_epoch;
 	uint32_t log_item; /* replay.c: item + 1 that the last read belongs to */
+	uint32_t run_4k;   /* mean length of its sequential reads that ended, in 4 KiB */
 	uint64_t log_end;  /* replay.c: where that read ended */
 	uint32_t stale_in; /* rebuild round in which its visits are not what its entries say, + 1 */
 	uint8_t state;
 	uint8_t is_random; /* reads so far were random: extents only */
 	uint8_t strange;   /* reads in a row that continued nothing */
+	uint8_t n_runs;	   /* how many run_4k is the mean of; at most RUNS_MANY */
 };
 
 /* ---- streams ------------------------------------------------------------------------ */
@@ -283,6 +285,7 @@ struct demand {
 struct seq {
 	uint64_t begin, end; /* what was read: end = where the next read is expected */
 	uint64_t ahead;	     /* asked for up to here */
+	uint64_t got;	     /* bytes of its reads: less than end - begin where it steps over some */
 	uint64_t window;
 	uint64_t last_ns;
 	uint32_t file;

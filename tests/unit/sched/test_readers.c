@@ -265,6 +265,50 @@ Test(nohint, random_reads_bring_only_their_blocks)
 	world_close(&w);
 }
 
+static void read_run(struct world *w, uint32_t f, uint64_t at, uint64_t bytes, uint32_t step)
+{
+	for (uint64_t done = 0; done < bytes; done += step) {
+		cr_assert(world_read(w, f, at + done, step, 1));
+		world_run(w, w->now_ns + 2000000);
+	}
+}
+
+/* Samples that are several reads each, in pages larger than a sample: what the second read asks for is no scan. */
+Test(nohint, samples_of_several_reads_bring_little_more_than_themselves)
+{
+	struct sched_config cfg = config(64, 0);
+	uint64_t before;
+	struct world w;
+	uint32_t f;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 4096 * MIB, true);
+	for (int i = 0; i < 40; i++)
+		read_run(&w, f, rnd(4000) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
+	before = w.origin_bytes;
+	for (int i = 0; i < 200; i++)
+		read_run(&w, f, rnd(4000) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
+	cr_assert_leq(w.origin_bytes - before, 220 * 384 * KIB);
+	world_close(&w);
+}
+
+Test(nohint, a_scan_after_samples_is_read_ahead_of)
+{
+	struct sched_config cfg = config(64, 0);
+	uint64_t before;
+	struct world w;
+	uint32_t f;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 4096 * MIB, true);
+	for (int i = 0; i < 40; i++)
+		read_run(&w, f, rnd(2000) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
+	before = w.origin_bytes;
+	read_run(&w, f, 3000 * MIB, 8 * MIB, 128 * KIB);
+	cr_assert_geq(w.origin_bytes - before, 12 * MIB);
+	world_close(&w);
+}
+
 Test(nohint, the_tail_first_is_not_sequential)
 {
 	struct sched_config cfg = config(64, 0);

@@ -82,14 +82,22 @@ static bool is_abandoned(struct cache *c)
 	return is;
 }
 
+void slots_lent(struct cache *c, int change)
+{
+	if (!is_abandoned(c) && c->cfg.cb.slots_lent != NULL)
+		c->cfg.cb.slots_lent(c->cfg.cb.ctx, change);
+}
+
 void batch_deliver(struct cache *c, struct batch *b)
 {
 	if (b->ready == NULL && b->ended == NULL && b->changed == NULL && b->n_starved == 0 && b->to_close == NULL &&
-	    b->lost_file == NULL)
+	    b->lost_file == NULL && b->n_lent == 0)
 		return;
 	if (is_abandoned(c))
 		return;		  /* nobody is left to hear it; the process ends */
 	workq_tail_begin(c->workq); /* what is told makes the next orders */
+	if (b->n_lent != 0)
+		slots_lent(c, (int)b->n_lent);
 	if (b->changed != NULL) { /* first: who gets ESTALE may look again at once */
 		if (c->cfg.cb.changed != NULL)
 			c->cfg.cb.changed(c->cfg.cb.ctx, b->changed);

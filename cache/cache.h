@@ -66,6 +66,9 @@ struct cache_callbacks {
 	void (*lost)(void *ctx, struct cache_file *f, uint64_t off_bytes, uint64_t len_bytes, uint64_t waited_ns);
 	/* More slots are touched and usable: total usable now. From the pre-fault thread. */
 	void (*slots_ready)(void *ctx, uint32_t slots);
+	/* A disk that hangs keeps a slot that was lent to it (+1), or gave it back (-1): chunks have so many fewer. The two
+	 * may come in either order. From an origin thread or one of the tier, no lock held. */
+	void (*slots_lent)(void *ctx, int change);
 };
 
 struct cache_config {

@@ -178,6 +178,7 @@ struct batch {
 	struct cache_file *changed; /* counted */
 	struct origin_fd *to_close; /* by next */
 	uint32_t n_starved;
+	uint32_t n_lent; /* left to the tier */
 	struct cache_file *lost_file; /* counted */
 	struct cache_range lost;
 	uint64_t overdue_ns;
@@ -312,5 +313,6 @@ void visit_main(void *arg); /* a job of the work queue; arg is the cache */
 
 /* ---- cache.c ---- */
 void batch_deliver(struct cache *c, struct batch *b) HFS_EXCLUDES(c->lock);
+void slots_lent(struct cache *c, int change) HFS_EXCLUDES(c->lock);
 
 #endif

@@ -7,7 +7,7 @@
  * 2. A miss leaves nothing behind: the order then goes on as if the tier had not been asked, and does not ask again.
  * 3. Only valid bytes of a slot go to the tier, copied under a pin.
  * 4. A whole chunk is read straight into its slot, which is pinned meanwhile. If the disk hangs, the chunk gets another slot and
- *    that one comes back to the pool when the disk has let go of it.
+ *    that one comes back to the pool when the disk has let go of it; whoever plans with the slots is told of both.
  * 5. As the tier verifies chunks as a whole, it is asked for whole ones: what was ordered of it and the rest.
  *
  * Callers: visit.c; fs/engine*.c. Lock: not held while the tier reads or copies.
@@ -28,9 +28,12 @@ static void loan_back(void *ctx, void *arg)
 	const struct slot_no slot = {(uint32_t)(uintptr_t)arg};
 
 	hfs_mutex_lock(&c->lock);
-	c->n_lent--;
 	if (pool_unpin(c->pool, slot))
 		fetch_wake_slots_locked(c);
+	hfs_mutex_unlock(&c->lock);
+	slots_lent(c, -1);
+	hfs_mutex_lock(&c->lock);
+	c->n_lent--; /* last: then the cache may go */
 	hfs_cond_broadcast(&c->backoff);
 	hfs_mutex_unlock(&c->lock);
 }
@@ -79,6 +82,7 @@ static void run_undo_locked(struct cache *c, struct run *run, struct batch *b) H
 	if (run->is_lent) { /* nothing of it is valid */
 		pool_release(c->pool, ch->slot);
 		ch->slot = SLOT_NONE;
+		b->n_lent++;
 	}
 	c->stats.inflight_bytes -= run->bytes;
 	f->origin_bytes -= run->bytes;

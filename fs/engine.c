@@ -279,6 +279,14 @@ static void on_slots_ready(void *ctx, uint32_t slots)
 	engine_pump(ctx);
 }
 
+static void on_slots_lent(void *ctx, int change)
+{
+	struct event ev = { .kind = EV_SLOTS_LENT, .err = change, .now_ns = hfs_now_ns() };
+
+	engine_post(ctx, &ev);
+	engine_pump(ctx);
+}
+
 static void on_starved(void *ctx, uint32_t n)
 {
 	struct event ev = { .kind = EV_STARVED, .name = n, .now_ns = hfs_now_ns() };
@@ -384,6 +392,7 @@ static int engine_init(struct engine *e)
 						    .resolved = on_resolved,
 						    .lost = on_lost,
 						    .slots_ready = on_slots_ready,
+						    .slots_lent = on_slots_lent,
 						    .starved = on_starved };
 	HFS_TRY(cache_create(&e->cfg.cache, &e->cache));
 	int rc = -pthread_create(&e->timer, NULL, timer_main, e);

@@ -34,7 +34,9 @@ static uint32_t chunk_len(const struct engine *e, uint64_t size, uint64_t chunk_
 static void slots_tell(struct engine *e)
 {
 	uint32_t most = e->slots_ready - (e->slots_ready + 3) / 4;
-	uint32_t n = e->n_unscheduled < most ? e->n_unscheduled : most;
+	uint32_t n = e->n_unscheduled + (uint32_t)(e->n_slots_lent > 0 ? e->n_slots_lent : 0);
+
+	n = n < most ? n : most;
 
 	sched_set_slots(e->sched, e->slots_ready - n);
 }
@@ -329,6 +331,10 @@ void engine_event_locked(struct engine *e, struct event *ev, struct wait **done)
 		e->slots_ready = ev->name;
 		slots_tell(e);
 		waits_tell_locked(e, done);
+		break;
+	case EV_SLOTS_LENT:
+		e->n_slots_lent += ev->err;
+		slots_tell(e);
 		break;
 	case EV_STARVED:
 		on_starved(e, ev);

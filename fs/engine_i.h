@@ -44,7 +44,7 @@ struct ename {
 	uint64_t size_bytes; /* valid if is_known */
 };
 
-enum event_kind { EV_READ, EV_LOST, EV_FETCHED, EV_RESOLVED, EV_REALPATH, EV_CHANGED, EV_SLOTS, EV_STARVED,
+enum event_kind { EV_READ, EV_LOST, EV_FETCHED, EV_RESOLVED, EV_REALPATH, EV_CHANGED, EV_SLOTS, EV_SLOTS_LENT, EV_STARVED,
 		  EV_TIER_ADMITTED, EV_TIER_LOST, EV_TIER_ADOPTED };
 
 struct tier_news; /* engine_tier.c's */
@@ -120,6 +120,7 @@ struct engine {
 	uint64_t next_token;
 	enum sched_prefetch prefetch;
 	uint32_t slots_ready;
+	int32_t n_slots_lent; /* to a disk that hangs; below 0 when one was back before it was told */
 	struct unscheduled *unscheduled;
 	uint32_t n_unscheduled;	  /* the scheduler is told of fewer slots meanwhile */
 	uint64_t moved_ns;	  /* when a fetch last succeeded */

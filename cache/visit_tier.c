@@ -7,7 +7,8 @@
  * 2. A miss leaves nothing behind: the order then goes on as if the tier had not been asked, and does not ask again.
  * 3. Only valid bytes of a slot go to the tier, copied under a pin.
  * 4. A whole chunk is read straight into its slot, which is pinned meanwhile. If the disk hangs, the chunk gets another slot and
- *    that one comes back to the pool when the disk has let go of it; whoever plans with the slots is told of both.
+ *    that one comes back to the pool when the disk has let go of it; whoever plans with the slots is told of both. At most half
+ *    of the slots are lent at a time.
  * 5. As the tier verifies chunks as a whole, it is asked for whole ones: what was ordered of it and the rest.
  *
  * Callers: visit.c; fs/engine*.c. Lock: not held while the tier reads or copies.
@@ -38,11 +39,13 @@ static void loan_back(void *ctx, void *arg)
 	hfs_mutex_unlock(&c->lock);
 }
 
-/* The slot, if all of the chunk is to come into it. */
-static struct slot_no whole_slot(const struct cache *c, const struct run *run)
+/* The slot, if all of the chunk is to come into it, and the others would do for everybody should the disk hang. */
+static struct slot_no whole_slot_locked(const struct cache *c, const struct run *run) HFS_REQUIRES(c->lock)
 {
 	const struct chunk *ch = run->fetches[0]->chunk;
 
+	if (c->n_lent >= pool_slots_total(c->pool) / 2)
+		return SLOT_NONE;
 	return run->n_pieces == 1 && run->pieces[0].len == chunk_len(c, ch->file, ch->no) ? ch->slot : SLOT_NONE;
 }
 
@@ -107,7 +110,7 @@ static void run_undo_locked(struct cache *c, struct run *run, struct batch *b) H
 /* What f lacks is begun: reads it, with the lock left. */
 static bool read_run_locked(struct cache *c, struct run *run, const char *path) HFS_REQUIRES(c->lock)
 {
-	const struct slot_no slot = whole_slot(c, run);
+	const struct slot_no slot = whole_slot_locked(c, run);
 	bool is_hit;
 
 	if (!slot_is_none(slot)) {

@@ -266,6 +266,22 @@ def test_a_hanging_disk_costs_one_bounded_delay(stage):
 
 
 @unsanitized
+def test_a_hanging_disk_keeps_some_slots_at_most(stage):
+    """Fewest slots, and more readers than that: what is read from the disk when it hangs must not be all of them."""
+    hfs = stage.start(shim=True, memory="4M")
+    fill(stage, hfs)
+    stage.fault(2)
+    children = [procs.Child([env.prog("mt_cmp"), "direct", hfs.p("f%04d" % i), os.path.join(stage.folder, "f%04d" % i)])
+                for i in range(FILES)]
+    for child in children:
+        child.wait(20).ok()
+    stage.fault(0)
+    stage.until_state(hfs, "on")
+    stage.pass_over(hfs)
+    hfs.stop()
+
+
+@unsanitized
 def test_a_hanging_disk_does_not_hold_up_the_end(stage):
     hfs = stage.start(shim=True)
     fill(stage, hfs)

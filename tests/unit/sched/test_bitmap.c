@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sched/bitmap: against a plain array, at the edges of words and levels, and while it grows. */
 #include "sched/bitmap.h"
+#include "tests/unit/sched/rnd.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t rng = 88172645463325252ULL;
-
-static uint32_t rnd(uint32_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)(rng % n);
-}
 
 static void compare(const struct sch_bitmap *b, const uint8_t *has, uint32_t n, uint32_t at)
 {

@@ -5,20 +5,11 @@
 #include <string.h>
 
 #include "sched/least.h"
+#include "tests/unit/sched/rnd.h"
 
 #define PAGE 65536u
 #define BLOCK 4096u
 #define NEVER UINT32_MAX
-
-static uint64_t rng = 88172645463325252ULL;
-
-static uint32_t rnd(uint32_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)(rng % n);
-}
 
 static void note(struct sch_least *l, uint64_t page, uint32_t capacity)
 {

@@ -6,25 +6,10 @@
 #include <string.h>
 
 #include "tests/unit/sched/check.h"
+#include "tests/unit/sched/rnd.h"
 #include "tests/unit/sched/world.h"
 
 #define MIB (1ULL << 20)
-
-static uint64_t rng = 88172645463325252ULL;
-
-static uint32_t rnd(uint32_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)(rng % n);
-}
-
-static struct sched_config config(uint32_t slots)
-{
-	return (struct sched_config){
-		.chunk_bytes = MIB, .slots = slots, .inflight_max = 64, .inflight_bytes_max = 256 * MIB};
-}
 
 static uint32_t stream(struct world *w)
 {
@@ -76,7 +61,7 @@ Test(order, demand_only_is_the_optimum)
 {
 	for (int round = 0; round < 12000; round++) {
 		uint32_t pages = 2 + rnd(5), slots = 1 + rnd(4), n = 1 + rnd(14), seq[16], st, f;
-		struct sched_config cfg = config(slots);
+		struct sched_config cfg = world_config(slots, 0);
 		struct world w;
 
 		world_open(&w, &cfg);
@@ -97,7 +82,7 @@ Test(order, demand_only_is_the_optimum)
 
 Test(order, fetched_in_order_and_adjacent)
 {
-	struct sched_config cfg = config(64);
+	struct sched_config cfg = world_config(64, 0);
 	struct world w;
 	uint32_t st, f[4];
 
@@ -121,7 +106,7 @@ Test(order, fetched_in_order_and_adjacent)
 /* A window full of what comes next stays: nothing needed earlier leaves for something needed later. */
 Test(order, no_harm)
 {
-	struct sched_config cfg = config(16);
+	struct sched_config cfg = world_config(16, 0);
 	struct world w;
 	uint32_t st, f;
 
@@ -150,7 +135,7 @@ Test(order, no_harm)
 /* Next uses known: the page that is needed soonest again stays, the farthest leaves. */
 Test(order, farthest_next_use_leaves)
 {
-	struct sched_config cfg = config(2);
+	struct sched_config cfg = world_config(2, 0);
 	struct world w;
 	uint32_t st, f;
 	static const uint32_t seq[] = {0, 1, 2, 0, 1};
@@ -170,7 +155,7 @@ Test(order, farthest_next_use_leaves)
 
 Test(order, samples_come_as_extents)
 {
-	struct sched_config cfg = config(64);
+	struct sched_config cfg = world_config(64, 0);
 	struct world w;
 	uint32_t st, f;
 	uint64_t off[300];
@@ -191,7 +176,7 @@ Test(order, samples_come_as_extents)
 /* Many small pieces of one chunk, soon: the chunk is cheaper. */
 Test(order, dense_samples_come_as_chunks)
 {
-	struct sched_config cfg = config(64);
+	struct sched_config cfg = world_config(64, 0);
 	struct world w;
 	uint32_t st, f;
 
@@ -210,7 +195,7 @@ Test(order, dense_samples_come_as_chunks)
 
 Test(order, names_are_looked_up_and_missing_ones_passed_over)
 {
-	struct sched_config cfg = config(64);
+	struct sched_config cfg = world_config(64, 0);
 	struct world w;
 	uint32_t st, n = 0;
 	struct sched_stream_stats q;
@@ -236,7 +221,7 @@ Test(order, names_are_looked_up_and_missing_ones_passed_over)
 
 Test(order, an_alias_means_its_target)
 {
-	struct sched_config cfg = config(16);
+	struct sched_config cfg = world_config(16, 0);
 	struct world w;
 	uint32_t st, link, target;
 
@@ -261,7 +246,7 @@ Test(order, an_alias_means_its_target)
 
 Test(order, a_changed_file_is_fetched_again)
 {
-	struct sched_config cfg = config(16);
+	struct sched_config cfg = world_config(16, 0);
 	struct world w;
 	uint32_t st, f, at;
 
@@ -286,7 +271,7 @@ Test(order, a_changed_file_is_fetched_again)
 /* Ranks that share a file: each byte comes once, in the order of batches, not of arrival. */
 Test(order, ranks_are_merged_by_batch)
 {
-	struct sched_config cfg = config(48);
+	struct sched_config cfg = world_config(48, 0);
 	struct world w;
 	uint32_t st[4], f, n = 64;
 
@@ -311,7 +296,7 @@ Test(order, ranks_are_merged_by_batch)
 
 Test(order, entries_are_compact)
 {
-	struct sched_config cfg = config(64);
+	struct sched_config cfg = world_config(64, 0);
 	struct sched_stats s;
 	struct world w;
 	uint32_t st, f;

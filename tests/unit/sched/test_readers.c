@@ -1,44 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers that wait, readers without an order, waits, the tier, and orders that are wrong (law 9). */
+/* Readers that wait, fetches that fail, waits, the tier, and orders that are wrong (law 9). */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/unit/sched/check.h"
+#include "tests/unit/sched/rnd.h"
 #include "tests/unit/sched/world.h"
 
 #define KIB 1024ULL
 #define MIB (1ULL << 20)
-
-static uint64_t rng = 88172645463325252ULL;
-
-static uint32_t rnd(uint32_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)(rng % n);
-}
-
-static struct sched_config config(uint32_t slots, uint32_t disk)
-{
-	return (struct sched_config){.chunk_bytes = MIB,
-				     .slots = slots,
-				     .disk_pages = disk,
-				     .inflight_max = 64,
-				     .inflight_bytes_max = 256 * MIB};
-}
-
-static uint32_t order(struct world *w, uint32_t file, uint64_t off, uint64_t len)
-{
-	struct sched_entry e = {file, off, len};
-	uint32_t st;
-
-	cr_assert_eq(sched_stream_create(w->s, &st), 0);
-	cr_assert_eq(sched_stream_append(w->s, st, &e, 1), 1);
-	return st;
-}
 
 /* ---- fetches that fail ----------------------------------------------------------------------------- */
 
@@ -53,7 +25,7 @@ static uint32_t count_fetches(const struct world *w, uint32_t file)
 
 Test(failure, is_tried_again_after_a_while_and_not_before)
 {
-	struct sched_config cfg = config(64, 0);
+	struct sched_config cfg = world_config(64, 0);
 	struct world w;
 	uint32_t f, g, st;
 
@@ -61,12 +33,12 @@ Test(failure, is_tried_again_after_a_while_and_not_before)
 	f = world_file(&w, 8 * MIB, true);
 	g = world_file(&w, MIB, true);
 	w.fail_every = 1;
-	st = order(&w, f, 0, 0);
+	st = world_order(&w, f, 0, 0);
 	world_run(&w, w.now_ns + 500 * 1000000ULL);
 	cr_assert_eq(count_fetches(&w, f), 8);
 	/* What makes the visits be laid out anew is no news of the origin. */
 	cr_assert_eq(sched_stream_append(w.s, st, &(struct sched_entry){g, 0, 0}, 1), 1);
-	sched_stream_destroy(w.s, order(&w, g, 0, 0));
+	sched_stream_destroy(w.s, world_order(&w, g, 0, 0));
 	world_run(&w, w.now_ns + 100 * 1000000ULL);
 	cr_assert_eq(count_fetches(&w, f), 8);
 	world_run(&w, w.now_ns + 1000 * 1000000ULL);
@@ -82,14 +54,14 @@ Test(failure, is_tried_again_after_a_while_and_not_before)
 
 Test(failure, a_reader_does_not_wait_for_the_next_try)
 {
-	struct sched_config cfg = config(64, 0);
+	struct sched_config cfg = world_config(64, 0);
 	struct world w;
 	uint32_t f;
 
 	world_open(&w, &cfg);
 	f = world_file(&w, 4 * MIB, true);
 	w.fail_every = 1;
-	order(&w, f, 0, 0);
+	world_order(&w, f, 0, 0);
 	world_run(&w, w.now_ns + 100 * 1000000ULL);
 	w.fail_every = 0;
 	cr_assert(world_read(&w, f, MIB, MIB, 1));
@@ -101,14 +73,14 @@ Test(failure, a_reader_does_not_wait_for_the_next_try)
 
 Test(demand, overtakes_prefetch)
 {
-	struct sched_config cfg = config(64, 0);
+	struct sched_config cfg = world_config(64, 0);
 	struct world w;
 	uint32_t f, g, at;
 
 	world_open(&w, &cfg);
 	f = world_file(&w, 1000 * MIB, true);
 	g = world_file(&w, MIB, true);
-	order(&w, f, 0, 0);
+	world_order(&w, f, 0, 0);
 	world_step(&w);
 	at = w.n_log;
 	cr_assert_gt(at, 0);
@@ -121,7 +93,7 @@ Test(demand, overtakes_prefetch)
 
 Test(demand, first_in_first_out_when_there_is_no_slot)
 {
-	struct sched_config cfg = config(2, 0);
+	struct sched_config cfg = world_config(2, 0);
 	struct world w;
 	uint32_t f, last = 0;
 
@@ -143,13 +115,13 @@ Test(demand, first_in_first_out_when_there_is_no_slot)
 
 Test(demand, a_prefetch_on_its_way_is_pulled_forward)
 {
-	struct sched_config cfg = config(64, 0);
+	struct sched_config cfg = world_config(64, 0);
 	struct world w;
 	uint32_t f, at;
 
 	world_open(&w, &cfg);
 	f = world_file(&w, 64 * MIB, true);
-	order(&w, f, 0, 0);
+	world_order(&w, f, 0, 0);
 	world_step(&w);
 	at = w.n_log;
 	cr_assert_neq(world_find(&w, SCHED_FETCH, f, 3, 0), UINT32_MAX);
@@ -165,7 +137,7 @@ Test(demand, a_prefetch_on_its_way_is_pulled_forward)
 
 Test(demand, calls_prefetch_back_when_nothing_can_leave)
 {
-	struct sched_config cfg = config(4, 0);
+	struct sched_config cfg = world_config(4, 0);
 	struct world w;
 	uint32_t f, g, n = 0;
 
@@ -173,7 +145,7 @@ Test(demand, calls_prefetch_back_when_nothing_can_leave)
 	w.latency_ns = 100000000;
 	f = world_file(&w, 100 * MIB, true);
 	g = world_file(&w, 100 * MIB, true);
-	order(&w, f, 0, 0);
+	world_order(&w, f, 0, 0);
 	world_step(&w);
 	for (uint32_t i = 0; i < 3; i++)
 		world_read_start(&w, g, 10 * i * MIB, 4096, i, i + 1);
@@ -188,7 +160,7 @@ Test(demand, calls_prefetch_back_when_nothing_can_leave)
 
 Test(demand, a_hung_origin_does_not_hold_the_slots)
 {
-	struct sched_config cfg = config(4, 0);
+	struct sched_config cfg = world_config(4, 0);
 	struct world w;
 	uint32_t f;
 
@@ -211,163 +183,6 @@ Test(demand, a_hung_origin_does_not_hold_the_slots)
 	world_close(&w);
 }
 
-/* ---- no order ---------------------------------------------------------------------------------- */
-
-Test(nohint, sequential_is_read_ahead)
-{
-	struct sched_config cfg = config(64, 0);
-	struct sched_stats s;
-	struct world w;
-	uint32_t f;
-
-	world_open(&w, &cfg);
-	f = world_file(&w, 64 * MIB, true);
-	for (uint64_t off = 0; off < 64 * MIB; off += 128 * KIB) {
-		cr_assert(world_read(&w, f, off, 128 * KIB, 1));
-		world_run(&w, w.now_ns + 800000); /* the reader is slower than the origin */
-	}
-	sched_stats_get(w.s, &s);
-	cr_assert_leq(s.demand_misses, 4);
-	cr_assert_eq(w.origin_bytes, 64 * MIB, "each byte once");
-	world_close(&w);
-}
-
-Test(nohint, two_streams_in_one_file)
-{
-	struct sched_config cfg = config(64, 0);
-	struct sched_stats s;
-	struct world w;
-	uint32_t f;
-
-	world_open(&w, &cfg);
-	f = world_file(&w, 128 * MIB, true);
-	for (uint64_t off = 0; off < 32 * MIB; off += 128 * KIB) {
-		cr_assert(world_read(&w, f, off, 128 * KIB, 1));
-		cr_assert(world_read(&w, f, 64 * MIB + off, 128 * KIB, 1));
-		world_run(&w, w.now_ns + 2000000);
-	}
-	sched_stats_get(w.s, &s);
-	cr_assert_leq(s.demand_misses, 12, "%lu misses", (unsigned long)s.demand_misses);
-	world_close(&w);
-}
-
-Test(nohint, random_reads_bring_only_their_blocks)
-{
-	struct sched_config cfg = config(64, 0);
-	struct world w;
-	uint32_t f;
-
-	world_open(&w, &cfg);
-	f = world_file(&w, 4096 * MIB, true);
-	for (int i = 0; i < 200; i++)
-		cr_assert(world_read(&w, f, (1 + rnd(4000)) * MIB + rnd(200) * 4096, 16384, 1));
-	cr_assert_leq(w.origin_bytes, 200 * 20480 + 4 * MIB);
-	world_close(&w);
-}
-
-static void read_run(struct world *w, uint32_t f, uint64_t at, uint64_t bytes, uint32_t step)
-{
-	for (uint64_t done = 0; done < bytes; done += step) {
-		cr_assert(world_read(w, f, at + done, step, 1));
-		world_run(w, w->now_ns + 2000000);
-	}
-}
-
-/* Samples that are several reads each, in pages larger than a sample: what the second read asks for is no scan. */
-Test(nohint, samples_of_several_reads_bring_little_more_than_themselves)
-{
-	struct sched_config cfg = config(64, 0);
-	uint64_t before;
-	struct world w;
-	uint32_t f;
-
-	world_open(&w, &cfg);
-	f = world_file(&w, 4096 * MIB, true);
-	for (int i = 0; i < 40; i++)
-		read_run(&w, f, rnd(4000) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
-	before = w.origin_bytes;
-	for (int i = 0; i < 200; i++)
-		read_run(&w, f, rnd(4000) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
-	cr_assert_leq(w.origin_bytes - before, 220 * 384 * KIB);
-	world_close(&w);
-}
-
-Test(nohint, a_scan_after_samples_is_read_ahead_of)
-{
-	struct sched_config cfg = config(64, 0);
-	uint64_t before;
-	struct world w;
-	uint32_t f;
-
-	world_open(&w, &cfg);
-	f = world_file(&w, 4096 * MIB, true);
-	for (int i = 0; i < 40; i++)
-		read_run(&w, f, rnd(2000) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
-	before = w.origin_bytes;
-	read_run(&w, f, 3000 * MIB, 8 * MIB, 128 * KIB);
-	cr_assert_geq(w.origin_bytes - before, 12 * MIB);
-	world_close(&w);
-}
-
-Test(nohint, the_tail_first_is_not_sequential)
-{
-	struct sched_config cfg = config(64, 0);
-	struct world w;
-	uint32_t f;
-
-	world_open(&w, &cfg);
-	f = world_file(&w, 100 * MIB, true);
-	cr_assert(world_read(&w, f, 100 * MIB - 65536, 65536, 1));
-	world_run(&w, w.now_ns + 100000000);
-	cr_assert_leq(w.origin_bytes, 65536);
-	world_close(&w);
-}
-
-/* Keep, do not recycle: of a dataset twice the slots, read over and over, half must stay. */
-Test(nohint, retention_is_not_recency)
-{
-	struct sched_config cfg = config(64, 0);
-	struct world w;
-	uint32_t f[128];
-	uint64_t before;
-
-	world_open(&w, &cfg);
-	for (int i = 0; i < 128; i++)
-		f[i] = world_file(&w, MIB, true);
-	for (int e = 0; e < 3; e++)
-		for (int i = 0; i < 128; i++)
-			cr_assert(world_read(&w, f[i], 0, MIB, 1));
-	before = w.n_fetched;
-	for (int i = 0; i < 128; i++)
-		cr_assert(world_read(&w, f[i], 0, MIB, 1));
-	cr_assert_leq(w.n_fetched - before, 90, "%lu of 128; recency would fetch all",
-		      (unsigned long)(w.n_fetched - before));
-	world_close(&w);
-}
-
-Test(nohint, a_crawl_does_not_push_out_what_an_order_names)
-{
-	struct sched_config cfg = config(64, 0);
-	struct world w;
-	uint32_t f, g[200], gone = 0;
-
-	world_open(&w, &cfg);
-	f = world_file(&w, 60 * MIB, true);
-	for (int i = 0; i < 200; i++)
-		g[i] = world_file(&w, MIB, true);
-	order(&w, f, 0, 0);
-	world_run(&w, w.now_ns + 2000000000);
-	/* Somebody reads the order's beginning, so that it is trusted. */
-	for (uint32_t i = 0; i < 20; i++)
-		cr_assert(world_read(&w, f, i * MIB, MIB, 1));
-	for (int i = 0; i < 200; i++)
-		cr_assert(world_read(&w, g[i], 0, MIB, 2));
-	for (uint32_t i = 20; i < 60; i++)
-		gone += world_find(&w, SCHED_EVICT, f, i, 0) != UINT32_MAX;
-	cr_assert_leq(gone, 4, "%u pages that the order names left for a crawl", gone);
-	world_close(&w);
-}
-
 /* ---- waits ---------------------------------------------------------------------------------------- */
 
 static int answer(const struct world *w, uint64_t token)
@@ -380,7 +195,7 @@ static int answer(const struct world *w, uint64_t token)
 
 Test(wait, batch_and_file)
 {
-	struct sched_config cfg = config(16, 0);
+	struct sched_config cfg = world_config(16, 0);
 	struct world w;
 	uint32_t f, g, big, none, st;
 
@@ -424,7 +239,7 @@ Test(wait, batch_and_file)
 /* Permutations of a dataset: what the tier took stays, and is never fetched from the origin again. */
 Test(tier, permutations_do_not_rewrite_it)
 {
-	struct sched_config cfg = config(16, 64);
+	struct sched_config cfg = world_config(16, 64);
 	struct world w;
 	uint32_t f, st, perm[4][128];
 	uint64_t writes = 0, origin = 0;
@@ -474,7 +289,7 @@ struct cost {
 /* 64 files of 16 MiB, one reader at 1.2 x the transfer time; wrong: an order that names other files. */
 static struct cost run_shards(bool is_wrong)
 {
-	struct sched_config cfg = config(64, 0);
+	struct sched_config cfg = world_config(64, 0);
 	uint32_t f[32], g[32], st;
 	uint64_t t0;
 	struct cost c;
@@ -505,7 +320,7 @@ static struct cost run_shards(bool is_wrong)
 /* One request in twenty is answered in 1 ms, the rest in 15: the least latency says 4 requests, the link holds 50. */
 Test(rate, an_origin_whose_latency_varies)
 {
-	struct sched_config cfg = config(256, 0);
+	struct sched_config cfg = world_config(256, 0);
 	struct sched_stats q;
 	uint32_t f, st;
 	uint64_t t0;
@@ -514,7 +329,7 @@ Test(rate, an_origin_whose_latency_varies)
 	cfg.chunk_bytes = 64 * KIB;
 	world_open(&w, &cfg);
 	f = world_file(&w, 6000 * 64 * KIB, true);
-	st = order(&w, f, 0, 0);
+	st = world_order(&w, f, 0, 0);
 	t0 = w.now_ns;
 	for (uint32_t i = 0; i < 6000; i++) {
 		w.latency_ns = rnd(20) == 0 ? 1000000 : 15000000;
@@ -530,7 +345,7 @@ Test(rate, an_origin_whose_latency_varies)
 /* The same for a reader at its own pace: what is late now and then is asked for early enough. */
 Test(rate, latency_that_varies_makes_no_misses)
 {
-	struct sched_config cfg = config(256, 0);
+	struct sched_config cfg = world_config(256, 0);
 	struct sched_stats q, before;
 	uint32_t f;
 	struct world w;
@@ -538,7 +353,7 @@ Test(rate, latency_that_varies_makes_no_misses)
 	cfg.chunk_bytes = 64 * KIB;
 	world_open(&w, &cfg);
 	f = world_file(&w, 6000 * 64 * KIB, true);
-	order(&w, f, 0, 0);
+	world_order(&w, f, 0, 0);
 	for (uint32_t i = 0; i < 6000; i++) {
 		w.latency_ns = rnd(20) == 0 ? 1000000 : rnd(10) == 0 ? 20000000 : 5000000;
 		if (i == 1000)
@@ -565,12 +380,12 @@ Test(wrong, an_order_that_names_other_files)
 /* Few slots, and a list that fills them with what nobody reads: files of one page, read at random. */
 static uint64_t run_small_files(bool is_wrong)
 {
-	struct sched_config cfg = config(32, 0);
+	struct sched_config cfg = world_config(32, 0);
 	uint32_t st, f[64];
 	uint64_t n;
 	struct world w;
 
-	rng = 88172645463325252ULL;
+	rng = RNG_START;
 	world_open(&w, &cfg);
 	cr_assert_eq(sched_stream_create(w.s, &st), 0);
 	for (int i = 0; i < 64; i++)
@@ -602,13 +417,13 @@ Test(wrong, a_repeated_list_in_few_slots)
 
 Test(wrong, a_reader_that_stops)
 {
-	struct sched_config cfg = config(64, 0);
+	struct sched_config cfg = world_config(64, 0);
 	struct world w;
 	uint32_t f;
 
 	world_open(&w, &cfg);
 	f = world_file(&w, 10ULL << 30, true);
-	order(&w, f, 0, 0);
+	world_order(&w, f, 0, 0);
 	for (uint64_t off = 0; off < 10 * MIB; off += 128 * KIB)
 		cr_assert(world_read(&w, f, off, 128 * KIB, 1));
 	world_run(&w, w.now_ns + 60000000000);
@@ -618,14 +433,14 @@ Test(wrong, a_reader_that_stops)
 
 Test(wrong, a_tenth_is_skipped)
 {
-	struct sched_config cfg = config(64, 0);
+	struct sched_config cfg = world_config(64, 0);
 	struct sched_stream_stats q;
 	struct world w;
 	uint32_t f, st;
 
 	world_open(&w, &cfg);
 	f = world_file(&w, 1000 * MIB, true);
-	st = order(&w, f, 0, 0);
+	st = world_order(&w, f, 0, 0);
 	for (uint32_t i = 0; i < 1000; i++) {
 		if (i % 10 == 3)
 			continue;
@@ -642,7 +457,7 @@ Test(wrong, a_tenth_is_skipped)
 /* The same, the second file first: what is between the marks is laid out again too. */
 Test(wrong, unresolved_names_are_read_in_another_order)
 {
-	struct sched_config cfg = config(128, 0);
+	struct sched_config cfg = world_config(128, 0);
 	struct sched_stream_stats q;
 	struct sched_entry e[4];
 	struct world w;
@@ -677,7 +492,7 @@ Test(wrong, unresolved_names_are_read_in_another_order)
 /* Readers that share a list and nothing else: some are slower, fall behind by far more than the others have in hand, and read on. */
 Test(wrong, a_quarter_of_the_readers_is_slow)
 {
-	struct sched_config cfg = config(256, 0);
+	struct sched_config cfg = world_config(256, 0);
 	struct sched_stream_stats q;
 	uint32_t f, st, n_late = 0;
 	struct sched_stats before, after;
@@ -713,7 +528,7 @@ Test(wrong, a_quarter_of_the_readers_is_slow)
 /* A second reader opens a file whose name was only a line of the order until now: all of it is prefetched at once. */
 Test(wrong, an_unresolved_name_is_read_first)
 {
-	struct sched_config cfg = config(64, 0);
+	struct sched_config cfg = world_config(64, 0);
 	struct sched_entry e[2];
 	struct world w;
 	uint32_t f, g, st;
@@ -747,7 +562,7 @@ static uint32_t fetches_of(const struct world *w, uint32_t file)
 /* The name of the third file is known before those of the first two: the link is not filled with it. */
 Test(start, files_whose_turn_it_is_come_first)
 {
-	struct sched_config cfg = config(128, 0);
+	struct sched_config cfg = world_config(128, 0);
 	struct sched_entry e[4];
 	struct world w;
 	uint32_t f[4], st;
@@ -772,7 +587,7 @@ Test(start, files_whose_turn_it_is_come_first)
 /* Two readers, each in a file of its own: what the second one comes to next is not behind the tail of the first file. */
 Test(start, readers_inside_a_file_come_before_tails)
 {
-	struct sched_config cfg = config(128, 0);
+	struct sched_config cfg = world_config(128, 0);
 	struct sched_entry e[2];
 	struct world w;
 	uint32_t f[2], st;
@@ -795,7 +610,7 @@ Test(start, readers_inside_a_file_come_before_tails)
 /* Files that are read without an order, to their ends: the next one is fetched whole from its first read on. */
 Test(start, whole_files_are_learned)
 {
-	struct sched_config cfg = config(128, 0);
+	struct sched_config cfg = world_config(128, 0);
 	struct world w;
 	uint32_t f[8];
 

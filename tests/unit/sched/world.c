@@ -30,6 +30,15 @@ static void *grow(void *p, uint32_t *cap, uint32_t need, size_t size)
 	return p;
 }
 
+struct sched_config world_config(uint32_t slots, uint32_t disk_pages)
+{
+	return (struct sched_config){.chunk_bytes = 1u << 20,
+				     .slots = slots,
+				     .disk_pages = disk_pages,
+				     .inflight_max = 64,
+				     .inflight_bytes_max = 256u << 20};
+}
+
 void world_open(struct world *w, const struct sched_config *cfg)
 {
 	memset(w, 0, sizeof(*w));
@@ -63,6 +72,15 @@ uint32_t world_file(struct world *w, uint64_t size_bytes, bool is_known)
 	w->sizes[w->n_files] = size_bytes;
 	CHECK(sched_file_add(w->s, w->n_files, is_known ? size_bytes : SCHED_SIZE_UNKNOWN) == 0, "file_add");
 	return w->n_files++;
+}
+
+uint32_t world_order(struct world *w, uint32_t file, uint64_t off, uint64_t len)
+{
+	const struct sched_entry e = {file, off, len};
+	uint32_t st;
+
+	CHECK(sched_stream_create(w->s, &st) == 0 && sched_stream_append(w->s, st, &e, 1) == 1, "no memory");
+	return st;
 }
 
 static uint32_t page_id(struct world *w, uint32_t file, uint64_t chunk_no, bool may_add)

@@ -76,7 +76,11 @@ struct world {
 	bool is_frozen; /* the origin does not answer */
 };
 
+/* Pages of 1 MiB, 64 fetches and 256 MiB outstanding at most. */
+struct sched_config world_config(uint32_t slots, uint32_t disk_pages);
 void world_open(struct world *w, const struct sched_config *cfg);
+/* A stream with one entry. */
+uint32_t world_order(struct world *w, uint32_t file, uint64_t off, uint64_t len);
 void world_close(struct world *w);
 uint32_t world_file(struct world *w, uint64_t size_bytes, bool is_known);
 /* Take and execute the actions that are due now. */

@@ -136,7 +136,7 @@ static uint32_t when_tier(const struct sched *s, const struct walk *w)
 	n = when_count(s, T_ABSENT, w->frontier, far) + when_count(s, T_FLIGHT, w->frontier, far);
 	origin_ns = n * w->each * (double)SCH_SEC / s->origin.bytes_per_s / (far - w->frontier);
 	pace_ns = pace_ns > origin_ns ? pace_ns : origin_ns;
-	return sch_min32(far, w->frontier + TIER_FLOOR + (uint32_t)(tier_ns / pace_ns));
+	return (uint32_t)sch_min64(far, (uint64_t)w->frontier + TIER_FLOOR + (uint64_t)(tier_ns / pace_ns));
 }
 
 static void when_limits(struct sched *s, double tau)

@@ -90,7 +90,7 @@ void slots_lent(struct cache *c, int change)
 
 void batch_deliver(struct cache *c, struct batch *b)
 {
-	if (b->ready == NULL && b->ended == NULL && b->changed == NULL && b->n_starved == 0 && b->to_close == NULL &&
+	if (b->ready == NULL && b->ended == NULL && b->changed == NULL && b->n_starved == 0 &&
 	    b->lost_file == NULL && b->n_lent == 0)
 		return;
 	if (is_abandoned(c))
@@ -335,10 +335,7 @@ bool cache_destroy(struct cache *c, unsigned wait_ms)
 		return false;
 	}
 	drop_chunks(c);
-	hfs_mutex_lock(&c->lock);
-	struct origin_fd *dead = fd_dead_locked(c);
-	hfs_mutex_unlock(&c->lock);
-	fd_close_list(c, dead);
+	fd_close_dead(c);
 	if (c->n_files != 0)
 		hfs_log(HFS_LOG_ERROR, "bug: %llu generations are still referred to at the end",
 			(unsigned long long)c->n_files);

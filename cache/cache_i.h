@@ -252,8 +252,8 @@ void fd_bury(struct cache *c) HFS_EXCLUDES(c->lock);
 void fd_bury_now(struct cache *c) HFS_EXCLUDES(c->lock);
 /* The calling thread's visit, counted in n_visitors, is over. */
 void fd_visit_end(struct cache *c, struct origin_fd *to_close) HFS_EXCLUDES(c->lock);
-/* The graveyard as a list; it is empty then. */
-struct origin_fd *fd_dead_locked(struct cache *c) HFS_REQUIRES(c->lock);
+/* Empty the graveyard, here and now: a close may wait. */
+void fd_close_dead(struct cache *c) HFS_EXCLUDES(c->lock);
 
 /* ---- chunk.c ---- */
 struct chunk *chunk_find_locked(struct cache *c, const struct cache_file *f, uint64_t no) HFS_REQUIRES(c->lock);

@@ -56,7 +56,7 @@ static void bury(struct cache *c, struct origin_fd *o)
 	c->n_dead++;
 }
 
-struct origin_fd *fd_dead_locked(struct cache *c)
+static struct origin_fd *dead_take_locked(struct cache *c)
 {
 	struct origin_fd *list = c->graveyard;
 
@@ -160,15 +160,19 @@ void fd_close_list(struct cache *c, struct origin_fd *list)
 	hfs_mutex_unlock(&c->lock);
 }
 
-static void bury_main(void *arg)
+void fd_close_dead(struct cache *c)
 {
-	struct cache *c = arg;
 	struct origin_fd *list;
 
 	hfs_mutex_lock(&c->lock);
-	list = fd_dead_locked(c);
+	list = dead_take_locked(c);
 	hfs_mutex_unlock(&c->lock);
 	fd_close_list(c, list);
+}
+
+static void bury_main(void *arg)
+{
+	fd_close_dead(arg);
 }
 
 /* A job for each file that goes would wake a thread for each: the next visit that ends does it, or the tick if they all hang. */
@@ -208,7 +212,7 @@ void fd_visit_end(struct cache *c, struct origin_fd *to_close)
 	hfs_mutex_lock(&c->lock);
 	c->n_visitors--;
 	if (!has_job || c->n_dead >= DEAD_BATCH || c->n_fds >= c->fds_max / 2)
-		dead = fd_dead_locked(c);
+		dead = dead_take_locked(c);
 	hfs_mutex_unlock(&c->lock);
 	if (dead == NULL && to_close == NULL)
 		return;

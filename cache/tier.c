@@ -9,7 +9,6 @@
  */
 #include "cache/tier_i.h"
 
-#include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -187,21 +186,6 @@ static void close_dirs(struct tier *t)
 			(void)t->io->close(t->io->ctx, fds[i]);
 }
 
-static void free_obj(struct tier *t, struct tier_obj *o)
-{
-	assert(o->n_users == 0);
-	if (o->fd_data >= 0)
-		(void)t->io->close(t->io->ctx, o->fd_data);
-	if (o->fd_index >= 0)
-		(void)t->io->close(t->io->ctx, o->fd_index);
-	if (o->fd_direct >= 0)
-		(void)t->io->close(t->io->ctx, o->fd_direct);
-	if (o->is_pack)
-		free(tier_pack_of(o));
-	else
-		tier_big_free(tier_big_of(o));
-}
-
 static void tier_free(struct tier *t)
 {
 	struct tier_obj *o;
@@ -215,11 +199,11 @@ static void tier_free(struct tier *t)
 	}
 	while ((o = t->lru_first) != NULL) {
 		t->lru_first = o->lru_next;
-		free_obj(t, o);
+		tier_obj_free(t, o);
 	}
 	while ((o = t->dead) != NULL) {
 		t->dead = o->dead_next;
-		free_obj(t, o);
+		tier_obj_free(t, o);
 	}
 	while ((b = t->bufs) != NULL) {
 		t->bufs = b->next;

@@ -235,8 +235,12 @@ void tier_obj_use_locked(struct tier *t, struct tier_obj *o);
 void tier_obj_release_locked(struct tier *t, struct tier_obj *o);
 /* Out of LRU, index and dirty list; its names and memory go in tier_reap(). */
 void tier_obj_kill_locked(struct tier *t, struct tier_obj *o);
+void tier_obj_free(struct tier *t, struct tier_obj *o); /* nobody uses or finds it; its descriptors are closed */
 /* Descriptors of an object with users. name: to compare with the header; NULL: none. -EBADMSG: it is not what it should be. */
 int tier_obj_open(struct tier *t, struct tier_obj *o, const struct tier_name *name);
+/* The data of a large file, whose descriptors are open, once more, for reads: a descriptor that is the caller's, or negative errno
+ * (-EBADMSG: the name leads to another file now). */
+int tier_obj_reopen(struct tier *t, struct tier_obj *o, int flags) HFS_MUST_CHECK;
 /* True: fd_direct is open, as long as the object, which is open, has this user. */
 bool tier_obj_direct(struct tier *t, struct tier_obj *o);
 void tier_obj_adopt_fds(struct tier *t, struct tier_obj *o, int fd_data, int fd_index);

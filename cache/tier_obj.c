@@ -182,6 +182,18 @@ static void close_fd(struct tier *t, int fd)
 }
 
 /* Closes what has no users and was opened longest ago, until few enough are open. */
+void tier_obj_free(struct tier *t, struct tier_obj *o)
+{
+	assert(o->n_users == 0);
+	close_fd(t, o->fd_data);
+	close_fd(t, o->fd_index);
+	close_fd(t, o->fd_direct);
+	if (o->is_pack)
+		free(tier_pack_of(o));
+	else
+		tier_big_free(tier_big_of(o));
+}
+
 void tier_fds_trim(struct tier *t)
 {
 	struct tier_obj *o;
@@ -302,14 +314,14 @@ int tier_obj_open(struct tier *t, struct tier_obj *o, const struct tier_name *na
 	return 0;
 }
 
-static int open_direct(struct tier *t, struct tier_obj *o)
+int tier_obj_reopen(struct tier *t, struct tier_obj *o, int flags)
 {
 	struct stat st, ours;
 	char text[TIER_NAME_CAP];
 	int fd, err;
 
 	tier_file_name(text, tier_big_of(o)->key, 'd');
-	fd = t->io->openat(t->io->ctx, t->fd_files, text, O_RDONLY | O_DIRECT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0);
+	fd = t->io->openat(t->io->ctx, t->fd_files, text, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | flags, 0);
 	if (fd < 0)
 		return fd;
 	err = tier_check_file(t, fd, &st);
@@ -334,7 +346,7 @@ bool tier_obj_direct(struct tier *t, struct tier_obj *o)
 	hfs_mutex_unlock(&t->lock);
 	if (is_open || is_refused)
 		return is_open;
-	fd = open_direct(t, o);
+	fd = tier_obj_reopen(t, o, O_DIRECT);
 	hfs_mutex_lock(&t->lock);
 	if (fd < 0) {
 		o->is_direct_refused = o->fd_direct < 0;
@@ -544,12 +556,6 @@ void tier_reap(struct tier *t)
 		hfs_mutex_unlock(&t->lock);
 		if (o == NULL)
 			break;
-		close_fd(t, o->fd_data);
-		close_fd(t, o->fd_index);
-		close_fd(t, o->fd_direct);
-		if (o->is_pack)
-			free(tier_pack_of(o));
-		else
-			tier_big_free(tier_big_of(o));
+		tier_obj_free(t, o);
 	}
 }

@@ -58,21 +58,13 @@ static void job_free(struct tier_job *j)
 
 static int pass_open(struct tier *t, struct tier_job *j)
 {
-	struct tier_big *b = tier_big_of(j->op.obj);
-	char text[TIER_NAME_CAP];
-	struct stat ours, st;
-	int err;
+	struct stat st;
 
-	tier_file_name(text, b->key, 'd');
-	j->fd = t->io->openat(t->io->ctx, t->fd_files, text, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+	j->fd = tier_obj_reopen(t, j->op.obj, 0);
 	if (j->fd < 0)
 		return j->fd;
-	err = tier_check_file(t, j->fd, &st);
-	if (err == 0)
-		err = t->io->fstat(t->io->ctx, b->obj.fd_data, &ours);
-	if (err == 0 && (ours.st_ino != st.st_ino || (uint64_t)st.st_size != b->id.size_bytes))
-		err = -EBADMSG;
-	return err;
+	HFS_TRY(t->io->fstat(t->io->ctx, j->fd, &st));
+	return (uint64_t)st.st_size == tier_big_of(j->op.obj)->id.size_bytes ? 0 : -EBADMSG;
 }
 
 /* What was admitted under a larger chunk size needs more than the usual. */

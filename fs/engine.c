@@ -108,7 +108,7 @@ void engine_run_locked(struct engine *e, struct wait **done)
 
 	if (e->is_stopping)
 		return;
-	retry_ns = tier_retry_locked(e, hfs_now_ns());
+	retry_ns = tier_retry_locked(e);
 	do {
 		n = sched_step(e->sched, hfs_now_ns(), acts, ACTIONS_MAX);
 		actions_run_locked(e, acts, n, done);

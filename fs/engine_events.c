@@ -37,7 +37,6 @@ static void slots_tell(struct engine *e)
 	uint32_t n = e->n_unscheduled + (uint32_t)(e->n_slots_lent > 0 ? e->n_slots_lent : 0);
 
 	n = n < most ? n : most;
-
 	sched_set_slots(e->sched, e->slots_ready - n);
 }
 

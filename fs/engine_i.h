@@ -187,7 +187,7 @@ void tier_event_locked(struct engine *e, struct event *ev, struct wait **done) H
 void tier_act_admit_locked(struct engine *e, const struct sched_action *a, struct wait **done) HFS_REQUIRES(e->lock);
 void tier_act_drop_locked(struct engine *e, const struct sched_action *a) HFS_REQUIRES(e->lock);
 /* What the tier refused is offered to it again, when it is time; returns when that is next. */
-uint64_t tier_retry_locked(struct engine *e, uint64_t now_ns) HFS_REQUIRES(e->lock);
+uint64_t tier_retry_locked(struct engine *e) HFS_REQUIRES(e->lock);
 /* The name has a generation: tell the scheduler what the tier has of it. */
 void tier_map_locked(struct engine *e, uint32_t name) HFS_REQUIRES(e->lock);
 

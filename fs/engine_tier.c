@@ -213,10 +213,13 @@ static void refusal_note(struct engine *e, int err)
 	}
 }
 
-uint64_t tier_retry_locked(struct engine *e, uint64_t now_ns)
+uint64_t tier_retry_locked(struct engine *e)
 {
+	uint64_t now_ns;
+
 	if (e->tier_retry_ns == 0)
 		return SCHED_NO_TIME;
+	now_ns = hfs_now_ns();
 	if (now_ns >= e->tier_retry_ns) {
 		e->tier_delay_ns = hfs_min_u64(2 * e->tier_delay_ns, 64 * RETRY_MIN_NS);
 		e->tier_retry_ns = now_ns + e->tier_delay_ns;

@@ -143,6 +143,20 @@ uint32_t sch_bitmap_last(const struct sch_bitmap *b)
 	return sch_bitmap_prev(b, SCH_NONE);
 }
 
+uint32_t sch_bitmap_count(const struct sch_bitmap *b, uint32_t from, uint32_t to)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = from; i < to; i = (i | 63u) + 1) {
+		uint64_t word = b->words[0][i / 64] & ~0ULL << (i % 64);
+
+		if ((i | 63u) >= to)
+			word &= (1ULL << (to % 64)) - 1;
+		n += (uint32_t)__builtin_popcountll(word);
+	}
+	return n;
+}
+
 uint64_t sch_bitmap_bytes(const struct sch_bitmap *b)
 {
 	uint64_t n = 0;

@@ -37,6 +37,7 @@ bool sch_bitmap_has(const struct sch_bitmap *b, uint32_t i);
 uint32_t sch_bitmap_next(const struct sch_bitmap *b, uint32_t i);
 uint32_t sch_bitmap_prev(const struct sch_bitmap *b, uint32_t i);
 uint32_t sch_bitmap_last(const struct sch_bitmap *b);
+uint32_t sch_bitmap_count(const struct sch_bitmap *b, uint32_t from, uint32_t to); /* in [from, to), to <= capacity */
 uint64_t sch_bitmap_bytes(const struct sch_bitmap *b);
 
 #endif

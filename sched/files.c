@@ -330,8 +330,6 @@ void sched_file_changed(struct sched *s, uint32_t file, uint64_t size_bytes)
 	f->state = size_bytes == SCHED_SIZE_UNKNOWN ? FILE_UNKNOWN : FILE_KNOWN;
 	f->is_random = 0;
 	sch_nohint_forget(s, file);
-	f->n_runs = 0;
-	f->run_4k = 0;
 	if (f->n_entries || f->n_aliased)
 		s->is_dirty_soon = true;
 }

@@ -285,10 +285,12 @@ void sch_fetch_failed_again(struct sched *s)
 {
 	uint32_t n = 0;
 
-	if (s->bad_ns && s->now_ns < s->bad_ns)
-		s->next_ns = sch_min64(s->next_ns, s->bad_ns);
-	if (!s->bad_ns || s->now_ns < s->bad_ns)
+	if (!s->bad_ns)
 		return;
+	if (s->now_ns < s->bad_ns) {
+		s->next_ns = sch_min64(s->next_ns, s->bad_ns);
+		return;
+	}
 	for (uint32_t pg = 0; pg < s->n_pages; pg++) {
 		if (!s->pages[pg].is_live || !(s->pages[pg].flags & PG_BAD))
 			continue;

@@ -336,10 +336,12 @@ void sch_least_note(struct sch_least *l, const struct sch_least_read *r, uint64_
 {
 	struct blocks want = {{0}}, miss;
 	struct least_page *p;
+	uint64_t bytes;
 	bool is_new;
 
 	sch_blocks_set(&want, r->b0, r->b1);
-	l->all_bytes += blocks_bytes(&want, r);
+	bytes = blocks_bytes(&want, r);
+	l->all_bytes += bytes;
 	p = page_get(l, r, &is_new);
 	if (!p)
 		return;
@@ -357,7 +359,7 @@ void sch_least_note(struct sch_least *l, const struct sch_least_read *r, uint64_
 		p->have = want;
 	}
 	p->last = l->now;
-	l->need_bytes += blocks_bytes(&want, r) << l->shift;
+	l->need_bytes += bytes << l->shift;
 	l->miss_bytes += blocks_bytes(&miss, r) << l->shift;
 }
 

@@ -91,7 +91,6 @@ static void seq_free(struct sched *s, uint32_t q)
 	uint32_t *link = &s->files[s->seqs[q].file].seq;
 
 	seq_learn(&s->files[s->seqs[q].file], &s->seqs[q]);
-
 	while (*link != q)
 		link = &s->seqs[*link].file_next;
 	*link = s->seqs[q].file_next;
@@ -104,6 +103,8 @@ void sch_nohint_forget(struct sched *s, uint32_t file)
 {
 	while (s->files[file].seq != SCH_NONE)
 		seq_free(s, s->files[file].seq);
+	s->files[file].n_runs = 0;
+	s->files[file].run_4k = 0;
 }
 
 void sch_nohint_finish(struct sched *s)

@@ -33,7 +33,7 @@ static double stats_bound_s(const struct sched *s)
 		if (!st->is_live || st->is_internal || st->low_visit >= sch_visits(st))
 			continue;
 		is_any = true;
-		t = (double)(sch_visits(st) - sch_min64(st->low_visit, sch_visits(st))) * st->tau_ns / (double)SCH_SEC;
+		t = (double)(sch_visits(st) - st->low_visit) * st->tau_ns / (double)SCH_SEC;
 		by_reader = t > by_reader ? t : by_reader;
 	}
 	if (!is_any || s->origin.bytes_per_s <= 0)

@@ -108,20 +108,6 @@ static uint32_t when_walk(const struct sched *s, struct walk *w)
 	return limit;
 }
 
-static uint32_t when_count(const struct sched *s, enum page_tree tree, uint32_t from, uint32_t to)
-{
-	uint32_t n = 0;
-
-	for (uint32_t p = from; p < to; p = (p | 63u) + 1) {
-		uint64_t word = s->tree[tree].words[0][p / 64] & ~0ULL << (p % 64);
-
-		if ((p | 63u) >= to)
-			word &= (1ULL << (to % 64)) - 1;
-		n += (uint32_t)__builtin_popcountll(word);
-	}
-	return n;
-}
-
 /*
  * How far ahead the tier is read: as long as a read of it takes. The reader comes no faster than what the origin still has to bring on the way.
  * What is brought into memory sooner takes room from what neither of the two would hold else.
@@ -133,7 +119,7 @@ static uint32_t when_tier(const struct sched *s, const struct walk *w)
 
 	if (far <= w->frontier)
 		return far;
-	n = when_count(s, T_ABSENT, w->frontier, far) + when_count(s, T_FLIGHT, w->frontier, far);
+	n = sch_bitmap_count(&s->tree[T_ABSENT], w->frontier, far) + sch_bitmap_count(&s->tree[T_FLIGHT], w->frontier, far);
 	origin_ns = n * w->each * (double)SCH_SEC / s->origin.bytes_per_s / (far - w->frontier);
 	pace_ns = pace_ns > origin_ns ? pace_ns : origin_ns;
 	return (uint32_t)sch_min64(far, (uint64_t)w->frontier + TIER_FLOOR + (uint64_t)(tier_ns / pace_ns));

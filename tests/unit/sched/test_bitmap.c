@@ -9,7 +9,7 @@
 
 static void compare(const struct sch_bitmap *b, const uint8_t *has, uint32_t n, uint32_t at)
 {
-	uint32_t next = SCH_NONE, prev = SCH_NONE;
+	uint32_t next = SCH_NONE, prev = SCH_NONE, count = 0, end = n - at < 200 ? n : at + rnd(200);
 
 	for (uint32_t i = at; i < n && next == SCH_NONE; i++)
 		if (has[i])
@@ -20,6 +20,9 @@ static void compare(const struct sch_bitmap *b, const uint8_t *has, uint32_t n, 
 	cr_assert_eq(sch_bitmap_next(b, at), next, "next(%u) of %u", at, n);
 	cr_assert_eq(sch_bitmap_prev(b, at), prev, "prev(%u) of %u", at, n);
 	cr_assert_eq(sch_bitmap_has(b, at), has[at] != 0);
+	for (uint32_t i = at; i < end; i++)
+		count += has[i];
+	cr_assert_eq(sch_bitmap_count(b, at, end), count, "count from %u to %u of %u", at, end, n);
 }
 
 Test(bitmap, like_an_array)

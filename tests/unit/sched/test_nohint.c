@@ -71,6 +71,13 @@ static void read_run(struct world *w, uint32_t f, uint64_t at, uint64_t bytes, u
 	}
 }
 
+/* Samples of 384 KiB, three reads each, somewhere in the first so many MiB. */
+static void read_samples(struct world *w, uint32_t f, int n, uint32_t mibs)
+{
+	for (int i = 0; i < n; i++)
+		read_run(w, f, rnd(mibs) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
+}
+
 /* Samples that are several reads each, in pages larger than a sample: what the second read asks for is no scan. */
 Test(nohint, samples_of_several_reads_bring_little_more_than_themselves)
 {
@@ -81,11 +88,9 @@ Test(nohint, samples_of_several_reads_bring_little_more_than_themselves)
 
 	world_open(&w, &cfg);
 	f = world_file(&w, 4096 * MIB, true);
-	for (int i = 0; i < 40; i++)
-		read_run(&w, f, rnd(4000) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
+	read_samples(&w, f, 40, 4000);
 	before = w.origin_bytes;
-	for (int i = 0; i < 200; i++)
-		read_run(&w, f, rnd(4000) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
+	read_samples(&w, f, 200, 4000);
 	cr_assert_leq(w.origin_bytes - before, 220 * 384 * KIB);
 	world_close(&w);
 }
@@ -99,8 +104,7 @@ Test(nohint, a_scan_after_samples_is_read_ahead_of)
 
 	world_open(&w, &cfg);
 	f = world_file(&w, 4096 * MIB, true);
-	for (int i = 0; i < 40; i++)
-		read_run(&w, f, rnd(2000) * MIB + 64 * KIB, 384 * KIB, 128 * KIB);
+	read_samples(&w, f, 40, 2000);
 	before = w.origin_bytes;
 	read_run(&w, f, 3000 * MIB, 8 * MIB, 128 * KIB);
 	cr_assert_geq(w.origin_bytes - before, 12 * MIB);

@@ -62,6 +62,10 @@ struct parse_error {
 	unsigned column; /* 1-based byte where it went wrong */
 	char message[PARSE_MESSAGE_MAX];
 };
+void parse_say(struct parse_error *e, int err, size_t column, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+/* Fill *e and be the errno: return parse_fail(e, -EINVAL, column, "..."); */
+#define parse_fail(e, err, ...) (parse_say((e), (err), __VA_ARGS__), (err))
 
 /*
  * Parse one line without its LF. scratch: PARSE_LINE_MAX bytes for a decoded JSON string (may be NULL: then JSON names

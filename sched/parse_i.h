@@ -7,11 +7,6 @@
 
 #include "sched/parse.h"
 
-void parse_say(struct parse_error *e, int err, size_t column, const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
-/* Fill *e and be the errno: return parse_fail(e, -EINVAL, column, "..."); */
-#define parse_fail(e, err, ...) (parse_say((e), (err), __VA_ARGS__), (err))
-
 /* A line that begins with '@'. */
 int parse_directive(const char *line, size_t len, struct parse_line *ret_line, struct parse_error *ret_err);
 

@@ -37,10 +37,12 @@ struct check {
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
 
-static void complain(struct check *c, const char *line, size_t len, const struct parse_error *e)
+static void complain(void *ctx, uint64_t line_no, const char *line, size_t len, const struct parse_error *e)
 {
+	struct check *c = ctx;
+
 	if (++c->bad <= SHOWN_MAX)
-		line_print_error(c->line_no, line, len, e);
+		line_print_error(line_no, line, len, e);
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------ */
@@ -138,41 +140,37 @@ static int take_dir(struct check *c, const char *path, size_t len, struct parse_
 	int rc;
 
 	if (asprintf(&full, "%s/%.*s", c->m->mountpoint, (int)len, path) < 0)
-		return parse_complain(e, -ENOMEM, 1, "out of memory");
+		return parse_fail(e, -ENOMEM, 1, "out of memory");
 	c->dirs++;
 	walking = c;
-	rc = nftw(full, count_file, 32, FTW_PHYS);
+	rc = nftw(full, count_file, 32, FTW_PHYS) < 0 ? -errno : 0;
 	free(full);
-	return rc < 0 ? parse_complain(e, -errno, 1, "the directory cannot be listed") : 0;
+	return rc < 0 ? parse_fail(e, rc, 1, "the directory cannot be listed") : 0;
 }
 
 static int take_name(void *ctx, const struct parse_line *p, const char *raw, size_t raw_len, struct parse_error *e)
 {
 	struct check *c = ctx;
-	const struct parse_roots roots = {.mount = c->m->mountpoint,
-					  .mount_len = strlen(c->m->mountpoint),
-					  .prefix = c->prefix,
-					  .prefix_len = c->prefix ? strlen(c->prefix) : 0};
 	const struct known *k;
 	const char *path;
 	size_t len;
 	uint64_t n;
 
-	if (parse_path(&roots, raw, raw_len, c->scratch[1], &path, &len, e) < 0)
+	if (name_resolve(c->m, c->prefix, raw, raw_len, c->scratch[1], &path, &len, e) < 0)
 		return e->err;
 	if (raw_len > 0 && raw[raw_len - 1] == '/')
 		return take_dir(c, path, len, e);
 	k = len > 0 ? look_up(c, path, len) : NULL;
 	if (len > 0 && !k)
-		return parse_complain(e, -ENOMEM, 1, "out of memory");
+		return parse_fail(e, -ENOMEM, 1, "out of memory");
 	if (!k || k->err == -EISDIR)
-		return parse_complain(e, -EISDIR, raw_len + 1, "a directory: write a slash after it for all files below");
+		return parse_fail(e, -EISDIR, raw_len + 1, "a directory: write a slash after it for all files below");
 	c->entries++;
 	c->ranges += p->has_range;
 	if (k->err < 0)
 		return 0; /* counted once a name, as missing */
 	if (p->off_bytes > 0 && p->off_bytes >= k->size)
-		return parse_complain(e, -ERANGE, p->path_len + 2, "the offset is not below the file's size");
+		return parse_fail(e, -ERANGE, p->path_len + 2, "the offset is not below the file's size");
 	n = k->size - p->off_bytes;
 	c->bytes += p->len_bytes > 0 && p->len_bytes < n ? p->len_bytes : n;
 	return 0;
@@ -203,7 +201,7 @@ static void take_line(void *ctx, uint64_t line_no, const char *line, size_t len)
 	c->lines++;
 	watch_progress();
 	if (parse_line(line, len, c->scratch[0], &p, &e) < 0) {
-		complain(c, line, len, &e);
+		complain(c, line_no, line, len, &e);
 		return;
 	}
 	if (p.kind == PARSE_MARK)
@@ -215,17 +213,7 @@ static void take_line(void *ctx, uint64_t line_no, const char *line, size_t len)
 		c->prefix = strndup(p.path, p.path_len);
 	}
 	if (p.kind == PARSE_ENTRY && entry_each_name(c->m, &p, take_name, c, &e) < 0)
-		complain(c, line, len, &e);
-}
-
-static void take_too_long(void *ctx, uint64_t line_no, const char *line, size_t len)
-{
-	struct check *c = ctx;
-	struct parse_error e;
-
-	c->line_no = line_no;
-	parse_complain(&e, -EMSGSIZE, 1, "line longer than 65,536 bytes; nothing after it was looked at");
-	complain(c, line, len, &e);
+		complain(c, line_no, line, len, &e);
 }
 
 static void report(const struct check *c)
@@ -263,7 +251,7 @@ int verb_check(const struct mount_row *m, const char *file)
 	c->repeat = 1;
 	if (daemon_answers(m)) {
 		watch_begin(m, "a look-up there is not answered");
-		rc = lines_each(fd, &(struct line_taker){.line = take_line, .too_long = take_too_long, .ctx = c});
+		rc = lines_each(fd, &(struct line_taker){.line = take_line, .bad = complain, .ctx = c});
 		watch_end();
 	} else {
 		rc = -ETIMEDOUT;

@@ -66,18 +66,20 @@ bool daemon_answers(const struct mount_row *m);
 void watch_begin(const struct mount_row *m, const char *what);
 void watch_progress(void);
 void watch_end(void);
-/* Lines without their LF. After one that is too long nothing comes. */
+struct parse_line;
+struct parse_error;
+/* Lines without their LF. One that is too long is bad, and after it nothing comes. */
 struct line_taker {
 	void (*line)(void *ctx, uint64_t line_no, const char *line, size_t len);
-	void (*too_long)(void *ctx, uint64_t line_no, const char *begin, size_t len);
+	void (*bad)(void *ctx, uint64_t line_no, const char *begin, size_t len, const struct parse_error *e);
 	void *ctx;
 };
 int lines_each(int fd, const struct line_taker *t) __attribute__((warn_unused_result)); /* 0, -EMSGSIZE, or negative errno */
-struct parse_line;
-struct parse_error;
 /* The text and a caret, on stderr. */
 void line_print_error(uint64_t line_no, const char *line, size_t len, const struct parse_error *e);
-int parse_complain(struct parse_error *e, int err, size_t column, const char *what); /* err */
+/* A name as written, relative to the mount: parse_path() with its roots. prefix: of @prefix, or NULL. */
+int name_resolve(const struct mount_row *m, const char *prefix, const char *raw, size_t raw_len, char *scratch, const char **ret_path,
+		 size_t *ret_len, struct parse_error *e) __attribute__((warn_unused_result));
 /* One name as written; an error ends the entry. */
 typedef int name_taker(void *ctx, const struct parse_line *p, const char *raw, size_t len, struct parse_error *e);
 /* Of an entry: what its pattern stands for, or the name itself. 0, or negative errno and *e. */

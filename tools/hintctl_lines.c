@@ -20,13 +20,16 @@
 static int take_piece(const struct line_taker *t, struct parse_split *s, const char *buf, size_t len)
 {
 	size_t pos = 0, line_len, start;
+	struct parse_error e;
 	const char *line;
 	int rc;
 
 	while ((rc = parse_split_next(s, buf, len, &pos, &line, &line_len, &start)) == 1)
 		t->line(t->ctx, s->line_no, line, line_len);
-	if (rc == -EMSGSIZE)
-		t->too_long(t->ctx, s->line_no, buf + start, len - start);
+	if (rc == -EMSGSIZE) {
+		parse_say(&e, rc, 1, "line longer than 65,536 bytes; nothing after it was looked at");
+		t->bad(t->ctx, s->line_no, buf + start, len - start, &e);
+	}
 	return rc;
 }
 
@@ -51,14 +54,6 @@ int lines_each(int fd, const struct line_taker *t)
 	return rc;
 }
 
-int parse_complain(struct parse_error *e, int err, size_t column, const char *what)
-{
-	e->err = err;
-	e->column = (unsigned)column;
-	snprintf(e->message, sizeof(e->message), "%s", what);
-	return err;
-}
-
 void line_print_error(uint64_t line_no, const char *line, size_t len, const struct parse_error *e)
 {
 	int shown = (int)(len < 160 ? len : 160);
@@ -71,6 +66,17 @@ void line_print_error(uint64_t line_no, const char *line, size_t len, const stru
 		fputc(ch == '\t' ? ' ' : ch < 0x20 || ch == 0x7f ? '?' : ch, stderr);
 	}
 	fprintf(stderr, "%s\n    %*s^\n", len > 160 ? "..." : "", (int)(e->column > 160 ? 160 : e->column) - 1, "");
+}
+
+int name_resolve(const struct mount_row *m, const char *prefix, const char *raw, size_t raw_len, char *scratch, const char **ret_path,
+		 size_t *ret_len, struct parse_error *e)
+{
+	const struct parse_roots roots = {.mount = m->mountpoint,
+					  .mount_len = strlen(m->mountpoint),
+					  .prefix = prefix,
+					  .prefix_len = prefix ? strlen(prefix) : 0};
+
+	return parse_path(&roots, raw, raw_len, scratch, ret_path, ret_len, e);
 }
 
 /* A file of that very name: no pattern then. */
@@ -97,15 +103,15 @@ int entry_each_name(const struct mount_row *m, const struct parse_line *p, name_
 		return take(ctx, p, p->path, p->path_len, e);
 	rc = brace_create(p->path, p->path_len, &b);
 	if (rc < 0)
-		return parse_complain(e, rc, 1, "the pattern has too many results");
+		return parse_fail(e, rc, 1, "the pattern has too many results");
 	name = malloc(PARSE_LINE_MAX);
 	if (!name)
-		rc = parse_complain(e, -ENOMEM, 1, "out of memory");
+		rc = parse_fail(e, -ENOMEM, 1, "out of memory");
 	for (uint64_t i = 0; rc == 0 && i < brace_count(b) && !stop_is_asked(); i++) {
 		size_t len = brace_result(b, i, name, PARSE_LINE_MAX);
 
 		if (len > PARSE_LINE_MAX || len == 0)
-			rc = parse_complain(e, len ? -EMSGSIZE : -EINVAL, 1, "a result of the pattern is empty or too long");
+			rc = parse_fail(e, len ? -EMSGSIZE : -EINVAL, 1, "a result of the pattern is empty or too long");
 		else
 			rc = take(ctx, p, name, len, e);
 	}

@@ -120,28 +120,24 @@ struct reading {
 static int take_name(void *ctx, const struct parse_line *p, const char *raw, size_t raw_len, struct parse_error *e)
 {
 	struct reading *r = ctx;
-	const char *mount = r->w->row->mountpoint, *path;
-	const struct parse_roots roots = {.mount = mount,
-					  .mount_len = strlen(mount),
-					  .prefix = r->prefix,
-					  .prefix_len = r->prefix ? strlen(r->prefix) : 0};
+	const char *path;
 	char *full;
 	size_t len;
 
 	(void)p;
-	if (parse_path(&roots, raw, raw_len, r->plain, &path, &len, e) < 0)
+	if (name_resolve(r->w->row, r->prefix, raw, raw_len, r->plain, &path, &len, e) < 0)
 		return e->err;
 	if (r->last && strlen(r->last) == len && memcmp(r->last, path, len) == 0)
 		return 0;
 	free(r->last);
 	r->last = strndup(path, len);
-	if (!r->last || asprintf(&full, "%s/%s", mount, r->last) < 0) {
+	if (!r->last || asprintf(&full, "%s/%s", r->w->row->mountpoint, r->last) < 0) {
 		r->err = -ENOMEM;
 	} else {
 		r->err = add_tree(r->w, full);
 		free(full);
 	}
-	return r->err < 0 ? parse_complain(e, r->err, 1, "the name cannot be looked up") : 0;
+	return r->err < 0 ? parse_fail(e, r->err, 1, "the name cannot be looked up") : 0;
 }
 
 static void forget_all(struct warm *w)
@@ -150,6 +146,14 @@ static void forget_all(struct warm *w)
 		free(w->targets[i].path);
 	w->n = 0;
 	w->total = 0;
+}
+
+static void bad_line(void *ctx, uint64_t line_no, const char *line, size_t len, const struct parse_error *e)
+{
+	struct reading *r = ctx;
+
+	r->w->n_failed++;
+	line_print_error(line_no, line, len, e);
 }
 
 /* Marks say when, which is all the same here. */
@@ -170,20 +174,8 @@ static void take_line(void *ctx, uint64_t line_no, const char *line, size_t len)
 	} else if (is_good && p.kind == PARSE_ENTRY && !stop_is_asked()) {
 		is_good = entry_each_name(r->w->row, &p, take_name, r, &e) == 0;
 	}
-	if (is_good)
-		return;
-	r->w->n_failed++;
-	line_print_error(line_no, line, len, &e);
-}
-
-static void take_too_long(void *ctx, uint64_t line_no, const char *line, size_t len)
-{
-	struct reading *r = ctx;
-	struct parse_error e;
-
-	r->w->n_failed++;
-	parse_complain(&e, -EMSGSIZE, 1, "line longer than 65,536 bytes; nothing after it was looked at");
-	line_print_error(line_no, line, len, &e);
+	if (!is_good)
+		bad_line(r, line_no, line, len, &e);
 }
 
 /* The files of an order, whole. A bad line is said and passed over: there is no order to be kept. */
@@ -198,7 +190,7 @@ static int add_order(struct warm *w, const char *file)
 	r = calloc(1, sizeof(*r));
 	if (r) {
 		r->w = w;
-		rc = lines_each(fd, &(struct line_taker){.line = take_line, .too_long = take_too_long, .ctx = r});
+		rc = lines_each(fd, &(struct line_taker){.line = take_line, .bad = bad_line, .ctx = r});
 		rc = r->err < 0 ? r->err : rc == -EMSGSIZE ? 0 : rc;
 		free(r->prefix);
 		free(r->last);

@@ -28,10 +28,6 @@ def read_all(hfs, changed=None):
         pattern.check(hfs.p("small", "f%04d" % i), i + 1, SMALL).ok()
 
 
-def du(folder):
-    return int(procs.run(["du", "-s", "--block-size=1", folder], check=True).text.split()[0])
-
-
 def when_kept(hfs, least_bytes, timeout=20):
     """Until so much is on the disk tier (admissions are written in the background)."""
     procs.until(lambda: hfs.status()["tier_bytes"] >= least_bytes, timeout, lambda: f"kept: {hfs.status()}", poll_s=0.05)
@@ -187,7 +183,7 @@ def test_budget_holds_under_a_larger_dataset(stage):
     def passed():
         for name in ["big", *(f"f{i:04d}" for i in range(FILES)), *(f"small/f{i:04d}" for i in range(FILES))]:
             procs.run([env.prog("mt_cmp"), "direct", hfs.p(name), os.path.join(s.folder, name)]).ok()  # past the page cache
-        assert du(s.cache) <= 16 << 20 and hfs.status()["tier_bytes"] <= 16 << 20
+        assert procs.du(s.cache) <= 16 << 20 and hfs.status()["tier_bytes"] <= 16 << 20
         return hfs.status()["tier_bytes"] >= 11 << 20
 
     procs.until(passed, 40, lambda: f"the budget is hardly used: {hfs.status()}")  # what the queue has no room for comes again
@@ -228,4 +224,4 @@ def test_hinted_epochs_go_to_the_disk(stage, tmp):
     slack = 0.15 if env.SANITIZER else 0
     # What comes for the next epoch before this one is read to its end counts here.
     assert shares[0] <= 1.02 + slack and max(shares[1:]) <= 0.55 + slack, shares
-    assert du(s.cache) <= 192 << 20
+    assert procs.du(s.cache) <= 192 << 20

@@ -17,10 +17,6 @@ AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 SHARED_GID = 4242
 
 
-def du(folder):
-    return int(procs.run(["du", "-s", "--block-size=1", folder], check=True).text.split()[0])
-
-
 def make_dataset(folder, first_seed=1):
     for i in range(FILES):
         pattern.make(os.path.join(folder, f"f{i:04d}"), first_seed + i, SIZE)
@@ -55,11 +51,11 @@ def test_kill9_at_random_moments_of_filling_and_culling(mount, tmp):
         os.kill(hfs.pid, signal.SIGKILL)
         hfs.proc.wait(10)
         assert reader.wait(20).rc != 0
-        assert du(cache) <= limit, (turn, du(cache), limit)
+        assert procs.du(cache) <= limit, (turn, procs.du(cache), limit)
         hfs.start()
         check_all(hfs)
     assert culled > 0 and hits > 0, (culled, hits)
-    assert du(cache) <= limit
+    assert procs.du(cache) <= limit
     hfs.stop()
 
 

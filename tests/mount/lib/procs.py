@@ -165,6 +165,11 @@ def open_files(pid):
     return paths
 
 
+def du(folder):
+    """Bytes on disk, as du counts them."""
+    return int(run(["du", "-s", "--block-size=1", folder], check=True).text.split()[0])
+
+
 def kill_all():
     """End every child still alive; True when all of them are gone."""
     for child in _alive:

@@ -9,14 +9,12 @@
 #include "cache/base/log.h"
 
 #include <assert.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -24,6 +22,7 @@
 
 #define STEP_BYTES (UINT64_C(16) << 20) /* touched between two calls of ready() */
 #define PAGE_BYTES 4096
+#define HUGE_BYTES (UINT64_C(2) << 20) /* where the kernel can put a huge page; if its own are larger, nothing is lost */
 
 struct slot {
 	uint32_t n_pins;
@@ -36,7 +35,6 @@ struct pool {
 	/* const after create */
 	struct pool_config cfg;
 	uint32_t n_total;
-	int fd;
 	uint8_t *base;
 	size_t map_bytes;
 	pthread_t thread;
@@ -49,23 +47,25 @@ struct pool {
 	bool is_all_touched;
 };
 
+/*
+ * Huge pages where the kernel has them: what the disk tier reads past the page cache is then one piece of memory a chunk, not 256.
+ * A disk that takes 254 at most splits each such read, and pays for each piece besides. Measured on a virtio disk, 1 MiB chunks,
+ * 16 at a time: 1.1 GB/s into small pages, 2.0 into huge ones. Not a memfd, as the kernel gives these small pages by default.
+ */
 static int memory_create(struct pool *p)
 {
-	int err;
+	size_t spare = p->map_bytes >= HUGE_BYTES ? HUGE_BYTES : 0, head;
+	uint8_t *all = mmap(NULL, p->map_bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	p->fd = memfd_create("hintfs-slots", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (p->fd < 0)
+	if (all == MAP_FAILED)
 		return -errno;
-	if (ftruncate(p->fd, (off_t)p->map_bytes) < 0)
-		return -errno;
-	if (fcntl(p->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-		return -errno;
-	p->base = mmap(NULL, p->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd, 0);
-	if (p->base == MAP_FAILED) {
-		err = -errno;
-		p->base = NULL;
-		return err;
-	}
+	head = spare > 0 ? (size_t)(-(uintptr_t)all % HUGE_BYTES) : 0;
+	if (head > 0)
+		(void)munmap(all, head);
+	if (spare > head)
+		(void)munmap(all + head + p->map_bytes, spare - head);
+	p->base = all + head;
+	(void)madvise(p->base, p->map_bytes, MADV_HUGEPAGE);
 	(void)madvise(p->base, p->map_bytes, MADV_DONTFORK);
 	(void)madvise(p->base, p->map_bytes, MADV_DONTDUMP);
 	return 0;
@@ -85,7 +85,6 @@ int pool_create(const struct pool_config *cfg, struct pool **ret_p)
 	p->cfg = *cfg;
 	p->n_total = (uint32_t)n;
 	p->map_bytes = (size_t)(n * cfg->chunk_bytes);
-	p->fd = -1;
 	p->first_free = UINT32_MAX;
 	p->slots = calloc(n, sizeof(*p->slots));
 	if (p->slots != NULL)
@@ -188,8 +187,6 @@ void pool_destroy(struct pool *p)
 	pool_stop(p);
 	if (p->base != NULL)
 		(void)munmap(p->base, p->map_bytes);
-	if (p->fd >= 0)
-		(void)close(p->fd);
 	free(p->slots);
 	free(p);
 }

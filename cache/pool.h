@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache/pool.h - the slots: a fixed number of chunk-sized pieces of memory, in one memfd mapped once.
+ * cache/pool.h - the slots: a fixed number of chunk-sized pieces of memory, in one mapping.
  * Used by chunk.c (which slot belongs to which chunk), visit.c (fills) and read.c (copies out).
  *
  *                take                 published

@@ -5,7 +5,9 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct hfs_mutex lock;
 static struct hfs_cond cond;
@@ -106,4 +108,34 @@ Test(pool, less_than_a_slot)
 	struct pool *p;
 
 	cr_assert_eq(pool_create(&cfg, &p), -EINVAL);
+}
+
+/* Is the kernel asked for huge pages there? False as well: it has none. */
+static bool is_huge_wanted(const void *at)
+{
+	FILE *f = fopen("/proc/self/smaps", "re");
+	unsigned long from = 0, to = 0;
+	bool is_here = false, is_wanted = false;
+	char line[4096];
+
+	cr_assert_not_null(f);
+	while (fgets(line, sizeof(line), f) != NULL) {
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			is_here = (unsigned long)at >= from && (unsigned long)at < to;
+		else if (is_here && strncmp(line, "VmFlags:", 8) == 0)
+			is_wanted = strstr(line, " hg") != NULL;
+	}
+	cr_assert_eq(fclose(f), 0);
+	return is_wanted;
+}
+
+/* A disk reads straight into slots: each is to be as few pieces of memory as can be. */
+Test(pool, slots_lie_in_huge_pages)
+{
+	struct pool *p = start(33, 1 << 20);
+
+	cr_assert_eq((uintptr_t)pool_slot_data(p, (struct slot_no){0}) % (2 << 20), 0);
+	if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK) == 0)
+		cr_assert(is_huge_wanted(pool_slot_data(p, (struct slot_no){16})));
+	pool_destroy(p);
 }

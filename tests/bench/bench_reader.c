@@ -2,25 +2,28 @@
 /*
  * tests/bench/bench_reader.c - a plain reader at a fixed compute pace, as a training script is one.
  *
- * bench_reader [--threads N] [--block BYTES] [--compute-ns NS_PER_MIB] [--order-to FILE] [--passes N] ROOT LIST
+ * bench_reader [--threads N] [--block BYTES] [--compute-ns NS_PER_MIB] [--order-to FILE] [--passes N] [--direct 0|1] ROOT LIST
  *
  * LIST has a line per item, "path" (opened, read to its end, closed) or "path TAB offset TAB length" (pread; files stay open).
  * Item i belongs to thread i mod N; a thread takes its items in order. After every block it computes: sleeps until max(its last
  * deadline, now) + pace. The clock starts before the first byte of the order is written (--order-to).
+ * --direct 1: whole files are read past the page cache, into huge pages, and all bytes are summed as a check of them would.
  * Prints one line of JSON: wall_s, stall_s (a thread's wall minus its compute, mean), bytes, items, sum (XOR of all words).
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#define ALIGN 4096u
+#define ALIGN (2u << 20) /* of a huge page */
 
 struct item {
 	const char *path;
@@ -35,6 +38,7 @@ struct plan {
 	size_t n_items;
 	unsigned threads, passes;
 	size_t block;
+	bool is_direct;
 	double compute_ns_per_byte;
 	int root_fd;
 };
@@ -81,15 +85,17 @@ static void account(struct reader *r, size_t n)
 {
 	uint64_t word;
 
-	memcpy(&word, r->buf, sizeof(word) < n ? sizeof(word) : n);
-	r->sum ^= word;
+	for (size_t at = 0; at == 0 || (r->p->is_direct && at + sizeof(word) <= n); at += sizeof(word)) {
+		memcpy(&word, r->buf + at, sizeof(word) < n ? sizeof(word) : n);
+		r->sum ^= word;
+	}
 	r->bytes += n;
 	compute(r, n);
 }
 
 static void read_file(struct reader *r, const struct item *it)
 {
-	int fd = openat(r->p->root_fd, it->path, O_RDONLY | O_CLOEXEC);
+	int fd = openat(r->p->root_fd, it->path, O_RDONLY | O_CLOEXEC | (r->p->is_direct ? O_DIRECT : 0));
 	ssize_t n;
 
 	if (fd < 0)
@@ -220,6 +226,8 @@ static int parse(struct plan *p, int argc, char **argv)
 			p->order_to = v;
 		else if (!strcmp(argv[i], "--passes"))
 			p->passes = (unsigned)strtoul(v, NULL, 10);
+		else if (!strcmp(argv[i], "--direct"))
+			p->is_direct = *v == '1';
 		else
 			return -EINVAL;
 	}
@@ -247,10 +255,14 @@ int main(int argc, char **argv)
 	if (!rs || p.root_fd < 0)
 		die("root", p.root);
 	for (unsigned i = 0; i < p.threads; i++) {
+		size_t cap = (p.block + ALIGN - 1) / ALIGN * ALIGN;
+
 		rs[i] = (struct reader){ .p = &p, .no = i };
-		if (posix_memalign((void **)&rs[i].buf, ALIGN, p.block))
+		if (posix_memalign((void **)&rs[i].buf, ALIGN, cap))
 			die("memory", "");
-		memset(rs[i].buf, 1, p.block); /* touched before the clock starts */
+		if (p.is_direct)
+			(void)madvise(rs[i].buf, cap, MADV_HUGEPAGE);
+		memset(rs[i].buf, 1, cap); /* touched before the clock starts */
 	}
 	start = now_ns();
 	if (p.order_to)

@@ -160,9 +160,11 @@ class Bench:
             f.writelines(line + "\n" for line in lines)
         return path
 
-    def read(self, root, listing, threads=1, compute_ns=0, order_to=None, block=MIB, passes=1):
+    def read(self, root, listing, threads=1, compute_ns=0, order_to=None, block=MIB, passes=1, is_direct=False):
         argv = [os.path.join(BUILD, "tests", "bench", "bench_reader"), "--threads", str(threads), "--block", str(block),
                 "--compute-ns", str(compute_ns), "--passes", str(passes)]
+        if is_direct:
+            argv += ["--direct", "1"]
         if order_to:
             argv += ["--order-to", order_to]
         out = call(argv + [root, listing], stdout=subprocess.PIPE).stdout

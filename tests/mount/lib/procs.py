@@ -113,8 +113,18 @@ class Child:
             pass
 
 
+    def close(self):
+        """After wait: a test that starts 10,000 programs must not keep their output open."""
+        if self in _alive:
+            _alive.remove(self)
+        self._out.close()
+        self._err.close()
+
+
 def run(argv, timeout=30, stdin=None, check=False, **popen):
-    result = Child(argv, stdin=stdin, **popen).wait(timeout)
+    child = Child(argv, stdin=stdin, **popen)
+    result = child.wait(timeout)
+    child.close()
     return result.ok() if check else result
 
 

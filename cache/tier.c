@@ -4,7 +4,7 @@
  *
  *   setup (the only I/O on the caller's thread, O(1)) --> adopting --> on --> shutdown --> seal, sync --> freed
  *
- * Two work queues: reads (somebody waits) and bg (adoption, admission, care, sync, probe). Care is what follows from other things:
+ * Three work queues: reads, large_reads (somebody waits; of whole chunks only a few are read at a time) and bg (adoption, admission, care, sync, probe). Care is what follows from other things:
  * checks, drops, sealing, culling, removal; one at a time.
  */
 #include "cache/tier_i.h"
@@ -16,6 +16,9 @@
 #include <unistd.h>
 
 #define GRACE_NS (2 * HFS_NS_PER_S) /* a reader may wait for adoption, since the start */
+#define READS_MAX 16u
+#define LARGE_READS_MIN 4u
+#define LARGE_READS_BYTES (UINT32_C(8) << 20)
 
 void tier_tell_lost(struct tier *t, uint32_t dataset, struct hfs_identity id, uint64_t chunk_no)
 {
@@ -217,17 +220,34 @@ static void tier_free(struct tier *t)
 	free(t);
 }
 
+/*
+ * Whole chunks at a time: enough for a disk to be busy, no more. A disk serves what it is asked for side by side, so that the first
+ * chunk of sixteen, for which a reader waits, comes as late as the last. 1 GiB of shards, one reader without hints, speed by raw disk:
+ * 0.69 with 16 of 1 MiB at a time, 0.95 with 8, 0.91 with 6; four readers 1.10, 1.17, 1.16.
+ */
+static uint32_t large_reads_max(const struct tier_config *c)
+{
+	return (uint32_t)hfs_min_u64(READS_MAX, hfs_max_u64(LARGE_READS_MIN, LARGE_READS_BYTES / c->chunk_bytes));
+}
+
+static int reads_create(struct tier *t, const char *name, uint32_t working_max, struct workq **ret_q)
+{
+	return workq_create(&(struct workq_config){.name = name,
+						   .threads_max = t->cfg.read_threads_max,
+						   .working_max = working_max,
+						   .late_ns = t->cfg.read_wait_ns,
+						   .ctx = t,
+						   .drop = tier_read_drop},
+			    ret_q);
+}
+
 static int start_queues(struct tier *t)
 {
 	struct workq *bg = NULL;
-	int err = workq_create(&(struct workq_config){.name = "tier-read",
-						      .threads_max = t->cfg.read_threads_max,
-						      .working_max = 16,
-						      .late_ns = t->cfg.read_wait_ns,
-						      .ctx = t,
-						      .drop = tier_read_drop},
-			       &t->reads);
+	int err = reads_create(t, "tier-read", READS_MAX, &t->reads);
 
+	if (err == 0)
+		err = reads_create(t, "tier-large", large_reads_max(&t->cfg), &t->large_reads);
 	if (err == 0)
 		err = workq_create(&(struct workq_config){.name = "tier-bg",
 							  .threads_max = 8,
@@ -238,6 +258,7 @@ static int start_queues(struct tier *t)
 							  .drop = bg_drop},
 				   &bg);
 	if (err < 0) {
+		(void)workq_destroy(t->large_reads, 1000);
 		(void)workq_destroy(t->reads, 1000);
 		return err;
 	}
@@ -336,7 +357,7 @@ bool tier_destroy(struct tier *t, unsigned wait_ms)
 	hfs_mutex_unlock(&t->lock);
 	if (!is_done)
 		return false;
-	if (!workq_destroy(t->reads, wait_ms) || !workq_destroy(t->bg, wait_ms))
+	if (!workq_destroy(t->reads, wait_ms) || !workq_destroy(t->large_reads, wait_ms) || !workq_destroy(t->bg, wait_ms))
 		return false;
 	tier_free(t);
 	return true;

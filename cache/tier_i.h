@@ -136,7 +136,7 @@ struct tier {
 	uint32_t pack_bytes; /* size of a segment */
 	size_t buf_bytes;
 	uint64_t grace_end_ns; /* until when a reader may wait for adoption */
-	struct workq *reads, *bg;
+	struct workq *reads, *large_reads, *bg;
 
 	struct hfs_mutex lock;
 	struct hfs_cond changed; /* state, idle, naming, adoption: rare events, broadcast */

@@ -347,6 +347,7 @@ static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, u
 {
 	struct tier_job *j = job_new(t, kind, name, into, loan);
 	struct tier_entry *e = NULL;
+	struct workq *q = t->reads;
 	int err = 1;
 
 	if (j == NULL)
@@ -370,6 +371,8 @@ static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, u
 	}
 	if (kind == JOB_PASS && e != NULL && (!e->is_big || e->big->n_verified != e->big->n_chunks))
 		e = NULL;
+	if (e != NULL && e->is_big && kind == JOB_READ)
+		q = t->large_reads;
 	if (e != NULL)
 		begin_locked(t, j, e, chunk_no);
 	hfs_mutex_unlock(&t->lock);
@@ -377,7 +380,7 @@ static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, u
 		job_free(j);
 		return err;
 	}
-	if (workq_run(t->reads, read_main, j, kind != JOB_VERIFY) < 0)
+	if (workq_run(q, read_main, j, kind != JOB_VERIFY) < 0)
 		tier_read_drop(t, read_main, j);
 	if (!wait_job(t, j, kind == JOB_VERIFY))
 		return -EBUSY;

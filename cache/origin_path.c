@@ -45,7 +45,8 @@ int origin_path_check(const char *path)
 	return 0;
 }
 
-/* One openat2; EAGAIN means a rename elsewhere made the kernel unsure, and is tried again. */
+/* One openat2; EAGAIN means a rename elsewhere made the kernel unsure, EXDEV that a directory was moved out of the root while it was
+ * walked through (path has no ".." and no link is followed): the next walk finds what has its name now. */
 static int open_beneath(struct origin *o, int dirfd, const char *path, int flags)
 {
 	struct open_how how = {
@@ -54,7 +55,7 @@ static int open_beneath(struct origin *o, int dirfd, const char *path, int flags
 	};
 	int fd = -EAGAIN;
 
-	for (int i = 0; i < RACE_TRIES && fd == -EAGAIN; i++)
+	for (int i = 0; i < RACE_TRIES && (fd == -EAGAIN || fd == -EXDEV); i++)
 		fd = o->io->openat2(o->io->ctx, dirfd, path, &how);
 	return fd;
 }

@@ -20,15 +20,16 @@
 #define LATE_NS 1000000000ull	   /* a metadata call is late after this ... */
 #define LATE_GRACE_NS 20000000ull  /* ... or after this, while another one is late already */
 #define WATCH_NS 20000000ull	   /* period of the watch thread while there is something to watch */
-#define STALE_NS 5000000000ull	   /* how long the LOOKUP after an ESTALE keeps its descriptor: a slow origin needs its time */
-#define STALE_SLOTS 256u
+#define STALE_NS 5000000000ull	   /* how long the LOOKUP after an ESTALE keeps its descriptor for the OPEN */
+#define NOTE_NS 60000000000ull	   /* how long an OPEN's ESTALE is remembered, at most: a slow origin needs its time */
+#define STALE_SLOTS 1024u
 #define DEVS_MAX 256u
 
 /* See data_open.c. until_ns 0: free. */
 struct stale_note {
-	uint64_t until_ns, since_ns, parent_id;
+	uint64_t until_ns, since_ns;
 	uint32_t tid;
-	char *name; /* owned */
+	char *path; /* owned */
 };
 struct stale_kept {
 	uint64_t until_ns, fresh_ns, node_id;
@@ -154,13 +155,16 @@ bool data_kept(struct data_req *r);
 
 /* data_open.c */
 void data_open(struct data_req *r);
-/* Was an OPEN of this name answered ESTALE a moment ago? Then a LOOKUP must open it afresh. */
-bool data_stale_expected(struct data_view *v, uint64_t parent_id, const char *name);
+enum stale { STALE_NO, STALE_BELOW, STALE_IT };
+/* Was an OPEN of this path (STALE_IT), or of one below it, answered ESTALE a moment ago? Then a LOOKUP must ask the origin afresh. */
+enum stale data_stale_expected(struct data_view *v, const char *path);
+/* The same, of the name that this LOOKUP is for; costs nothing as long as there is no such OPEN at all. */
+bool data_stale_lookup(struct data_req *r);
 /* When the newest OPEN came that such a note is of; 0: none. Who looks the name up for it must have begun later. */
-uint64_t data_stale_newest_ns(struct data_view *v, uint64_t parent_id, const char *name);
-void data_stale_failed(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name);
+uint64_t data_stale_newest_ns(struct data_view *v, const char *path);
+void data_stale_failed(struct data_view *v, uint32_t tid, const char *path);
 /* A fresh open by this LOOKUP, begun at fresh_ns, found this generation behind the node; takes the reference. */
-void data_stale_keep(struct data_view *v, const struct data_req *r, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns);
+void data_stale_keep(struct data_req *r, const char *path, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns);
 void data_stale_sweep(struct data_view *v, uint64_t now_ns, bool is_all);
 /* data_dir.c */
 void data_opendir(struct data_req *r);

@@ -83,7 +83,7 @@ static void keep_generation(struct data_req *r, const struct node *n, const char
 	}
 	data_caller_bind(r, f, true, n->attr.mode);
 	cache_file_give_fd(c, f, fd);
-	data_stale_keep(v, r, n->id, f, fresh_ns);
+	data_stale_keep(r, path, n->id, f, fresh_ns);
 }
 
 /*
@@ -97,11 +97,12 @@ static int ask_origin(struct data_req *r, const char *path, struct origin_attr *
 
 	for (int i = 0;; i++) {
 		*ret_came_ns = hfs_now_ns();
-		if (data_stale_expected(v, r->node_id, r->name_own))
+		enum stale is_stale = data_stale_expected(v, path);
+		if (is_stale == STALE_IT)
 			rc = lookup_fresh(r, path, attr, ret_fd);
 		else
-			rc = data_origin_stat(r, path, false, attr);
-		if (i == LOOKUPS_MAX || data_stale_newest_ns(v, r->node_id, r->name_own) <= *ret_came_ns)
+			rc = data_origin_stat(r, path, is_stale == STALE_BELOW, attr);
+		if (i == LOOKUPS_MAX || data_stale_newest_ns(v, path) <= *ret_came_ns)
 			return rc;
 		if (*ret_fd >= 0)
 			close(*ret_fd);
@@ -121,7 +122,7 @@ static void job_lookup(void *arg)
 
 	if (!path)
 		goto fail;
-	if (!data_stale_expected(v, r->node_id, r->name_own) && data_book_first(r, path)) {
+	if (data_stale_expected(v, path) == STALE_NO && data_book_first(r, path)) {
 		free(path);
 		return;
 	}
@@ -144,7 +145,8 @@ static void job_lookup(void *arg)
 	node_put(v->nodes, n);
 	goto out;
 fail:
-	data_stale_failed(v, r->tid, r->node_id, r->name_own);
+	if (path)
+		data_stale_failed(v, r->tid, path);
 	if (rc == -ENOENT) {
 		n = node_find(v->nodes, r->node, r->name_own, strlen(r->name_own), false);
 		if (n) {
@@ -211,7 +213,7 @@ void data_lookup(struct data_req *r)
 		data_answer(r, -ENAMETOOLONG, NULL);
 		return;
 	}
-	if (!data_stale_expected(r->v, r->node_id, r->name) && lookup_from_memory(r))
+	if (!data_stale_lookup(r) && lookup_from_memory(r))
 		return;
 	r->name_own = strdup(r->name);
 	if (!r->name_own) {
@@ -402,7 +404,7 @@ static bool late_lookup(struct data_req *r)
 	struct origin_attr attr;
 	struct node *n;
 
-	if (data_stale_expected(v, r->node_id, r->name_own))
+	if (data_stale_lookup(r))
 		return false; /* the caller was told that what we know is old */
 	n = node_find(v->nodes, r->node, r->name_own, strlen(r->name_own), true);
 	if (!n)
@@ -426,7 +428,7 @@ bool data_answer_late(struct data_req *r)
 	case DATA_LOOKUP:
 		if (late_lookup(r))
 			return true;
-		if (!data_stale_expected(r->v, r->node_id, r->name_own))
+		if (!data_stale_lookup(r))
 			data_book_park(r);
 		return false;
 	case DATA_READLINK:

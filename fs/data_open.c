@@ -3,9 +3,10 @@
  * fs/data_open.c - OPEN and RELEASE, and how an OPEN that was answered ESTALE finds its new generation.
  *
  * The kernel repeats the walk once after an ESTALE, so the second OPEN must not fail for yet another replacement. Two small
- * tables (guarded by view->lock, entries live a second):
- *   notes  {thread, parent, name, since}: this thread's OPEN of the name got ESTALE; `since` is when that OPEN came.
- *   kept   {node, generation with a descriptor, fresh}: a LOOKUP of a noted name opened the file at `fresh` and found
+ * tables (guarded by view->lock; entries die by themselves, STALE_NS and NOTE_NS):
+ *   notes  {thread, path, since}: this thread's OPEN of the path got ESTALE; `since` is when that OPEN came. By path, as
+ *          the directories above are looked up again too and may have become other nodes.
+ *   kept   {node, generation with a descriptor, fresh}: a LOOKUP of a noted path opened the file at `fresh` and found
  *          this generation.
  * An OPEN by a noted thread of a kept node binds to it without asking if fresh >= since: the content is not older than the
  * caller's open(). It need not be the same thread's LOOKUP: threads that look one name up at a time share
@@ -23,19 +24,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TID_ANY UINT32_MAX
 #define SINCE_NEVER UINT64_MAX
 
 /* ---- notes and kept generations ------------------------------------------------------------ */
 
-static struct stale_note *note_find_locked(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
+static struct stale_note *note_find_locked(struct data_view *v, uint32_t tid, const char *path)
 {
 	uint64_t now_ns = hfs_now_ns();
 
 	for (unsigned i = 0; v->n_stale && i < STALE_SLOTS; i++) {
 		struct stale_note *s = &v->notes[i];
 
-		if (s->until_ns > now_ns && (tid == TID_ANY || s->tid == tid) && s->parent_id == parent_id && !strcmp(s->name, name))
+		if (s->until_ns > now_ns && s->tid == tid && !strcmp(s->path, path))
 			return s;
 	}
 	return NULL;
@@ -43,20 +43,20 @@ static struct stale_note *note_find_locked(struct data_view *v, uint32_t tid, ui
 
 static void note_clear_locked(struct data_view *v, struct stale_note *s)
 {
-	free(s->name);
+	free(s->path);
 	*s = (struct stale_note){ 0 };
 	v->n_stale--;
 }
 
-static void note_add(struct data_view *v, const struct data_req *r)
+/* Takes path, which may be NULL: then there was no memory for it. */
+static void note_add(struct data_view *v, const struct data_req *r, char *path)
 {
-	char *copy = strdup(r->node->name);
 	struct stale_note *s;
 
-	if (!copy)
+	if (!path)
 		return;
 	hfs_mutex_lock(&v->lock);
-	s = note_find_locked(v, r->tid, r->node->parent->id, copy);
+	s = note_find_locked(v, r->tid, path);
 	for (unsigned i = 0; !s && i < STALE_SLOTS; i++) {
 		if (v->notes[i].until_ns == 0)
 			s = &v->notes[i];
@@ -70,42 +70,81 @@ static void note_add(struct data_view *v, const struct data_req *r)
 	}
 	if (s->until_ns)
 		note_clear_locked(v, s);
-	*s = (struct stale_note){ .until_ns = hfs_now_ns() + STALE_NS, .since_ns = r->came_ns, .parent_id = r->node->parent->id,
-				  .tid = r->tid, .name = copy };
+	*s = (struct stale_note){ .until_ns = hfs_now_ns() + NOTE_NS, .since_ns = r->came_ns, .tid = r->tid, .path = path };
 	v->n_stale++;
 	hfs_cond_signal(&v->wake);
 	hfs_mutex_unlock(&v->lock);
 }
 
-/* This thread's open() of the name is decided, without the note's help. */
-static void stale_forget(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
+static bool has_stale(struct data_view *v)
 {
 	hfs_mutex_lock(&v->lock);
-	struct stale_note *s = note_find_locked(v, tid, parent_id, name);
-	if (s)
-		note_clear_locked(v, s);
+	bool has = v->n_stale > 0;
+	hfs_mutex_unlock(&v->lock);
+	return has;
+}
+
+/*
+ * This thread's open() is decided, without a note's help. A thread is in one open() at a time: a note of another path is of an earlier
+ * one, which met a symbolic link on its second way. Threads that we cannot see are all number 0.
+ */
+static void stale_forget(const struct data_req *r, const char *path)
+{
+	struct data_view *v = r->v;
+
+	hfs_mutex_lock(&v->lock);
+	for (unsigned i = 0; v->n_stale && i < STALE_SLOTS; i++) {
+		struct stale_note *s = &v->notes[i];
+
+		if (s->until_ns && s->tid == r->tid && (s->tid || !strcmp(s->path, path)))
+			note_clear_locked(v, s);
+	}
 	hfs_mutex_unlock(&v->lock);
 }
 
-/* This thread's LOOKUP of the name failed: whether its open() goes on is not known. */
-void data_stale_failed(struct data_view *v, uint32_t tid, uint64_t parent_id, const char *name)
+/* This thread's LOOKUP of the path failed: whether its open() goes on is not known. */
+void data_stale_failed(struct data_view *v, uint32_t tid, const char *path)
 {
 	hfs_mutex_lock(&v->lock);
-	struct stale_note *s = note_find_locked(v, tid, parent_id, name);
+	struct stale_note *s = note_find_locked(v, tid, path);
 	if (s)
 		s->since_ns = SINCE_NEVER;
 	hfs_mutex_unlock(&v->lock);
 }
 
-bool data_stale_expected(struct data_view *v, uint64_t parent_id, const char *name)
+enum stale data_stale_expected(struct data_view *v, const char *path)
 {
+	uint64_t now_ns = hfs_now_ns();
+	size_t len = strlen(path);
+	enum stale is = STALE_NO;
+
 	hfs_mutex_lock(&v->lock);
-	bool is = note_find_locked(v, TID_ANY, parent_id, name) != NULL;
+	for (unsigned i = 0; v->n_stale && is != STALE_IT && i < STALE_SLOTS; i++) {
+		const struct stale_note *s = &v->notes[i];
+
+		if (s->until_ns <= now_ns || strncmp(s->path, path, len))
+			continue;
+		if (s->path[len] == '\0')
+			is = STALE_IT;
+		else if (s->path[len] == '/')
+			is = STALE_BELOW;
+	}
 	hfs_mutex_unlock(&v->lock);
 	return is;
 }
 
-uint64_t data_stale_newest_ns(struct data_view *v, uint64_t parent_id, const char *name)
+bool data_stale_lookup(struct data_req *r)
+{
+	if (!has_stale(r->v))
+		return false;
+	const char *name = r->name_own ? r->name_own : r->name; /* name is the caller's, gone once the request is parked */
+	char *path = node_path(r->v->nodes, r->node, name, strlen(name));
+	bool is = !path || data_stale_expected(r->v, path) != STALE_NO;
+	free(path);
+	return is;
+}
+
+uint64_t data_stale_newest_ns(struct data_view *v, const char *path)
 {
 	uint64_t now_ns = hfs_now_ns(), newest_ns = 0;
 
@@ -113,21 +152,21 @@ uint64_t data_stale_newest_ns(struct data_view *v, uint64_t parent_id, const cha
 	for (unsigned i = 0; v->n_stale && i < STALE_SLOTS; i++) {
 		const struct stale_note *s = &v->notes[i];
 
-		if (s->until_ns > now_ns && s->since_ns != SINCE_NEVER && s->since_ns > newest_ns && s->parent_id == parent_id &&
-		    !strcmp(s->name, name))
+		if (s->until_ns > now_ns && s->since_ns != SINCE_NEVER && s->since_ns > newest_ns && !strcmp(s->path, path))
 			newest_ns = s->since_ns;
 	}
 	hfs_mutex_unlock(&v->lock);
 	return newest_ns;
 }
 
-void data_stale_keep(struct data_view *v, const struct data_req *r, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns)
+void data_stale_keep(struct data_req *r, const char *path, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns)
 {
+	struct data_view *v = r->v;
 	struct stale_kept *k = &v->kept[0];
 	struct cache_file *drop;
 
 	hfs_mutex_lock(&v->lock);
-	struct stale_note *s = note_find_locked(v, r->tid, r->node_id, r->name_own);
+	struct stale_note *s = note_find_locked(v, r->tid, path);
 	if (s && s->since_ns == SINCE_NEVER)
 		s->since_ns = fresh_ns;
 	for (unsigned i = 0; i < STALE_SLOTS; i++) {
@@ -152,17 +191,22 @@ void data_stale_keep(struct data_view *v, const struct data_req *r, uint64_t nod
 }
 
 /* May this thread's OPEN bind to the node without asking? Its note has done its work then. */
-static bool stale_take(struct data_view *v, const struct data_req *r)
+static bool stale_take(const struct data_req *r)
 {
+	struct data_view *v = r->v;
+	char *path = has_stale(v) ? node_path(v->nodes, r->node, NULL, 0) : NULL;
 	bool is = false;
 
+	if (!path)
+		return false;
 	hfs_mutex_lock(&v->lock);
-	struct stale_note *s = v->n_stale ? note_find_locked(v, r->tid, r->node->parent->id, r->node->name) : NULL;
+	struct stale_note *s = note_find_locked(v, r->tid, path);
 	for (unsigned i = 0; s && !is && i < STALE_SLOTS; i++)
 		is = v->kept[i].file && v->kept[i].node_id == r->node_id && v->kept[i].fresh_ns >= s->since_ns;
 	if (is)
 		note_clear_locked(v, s);
 	hfs_mutex_unlock(&v->lock);
+	free(path);
 	return is;
 }
 
@@ -247,7 +291,7 @@ static void answer_estale(struct data_req *r)
 	node_supersede(v->nodes, r->node);
 	node_ref(v->nodes, r->node);
 	data_superseded(v, r->node);
-	note_add(v, r);
+	note_add(v, r, node_path(v->nodes, r->node, NULL, 0));
 	atomic_fetch_add(&v->h->stale_opens, 1);
 	data_answer(r, -ESTALE, NULL);
 }
@@ -260,13 +304,13 @@ static void job_open(void *arg)
 	int fd = -1, rc = path ? data_origin_open(r, path, &fd, &attr) : -ENOMEM;
 
 	if (rc == 0 && hfs_identity_equal(&attr.id, &r->node->attr.id)) {
-		stale_forget(r->v, r->tid, r->node->parent->id, r->node->name);
+		stale_forget(r, path);
 		answer_open(r, path, fd);
 		fd = -1;
 	} else if (rc == 0 || rc == -EISDIR || rc == -ELOOP || rc == -ENXIO || rc == -ESTALE) {
 		answer_estale(r);
 	} else {
-		stale_forget(r->v, r->tid, r->node->parent->id, r->node->name);
+		stale_forget(r, path ? path : "");
 		data_answer(r, rc, NULL);
 	}
 	if (fd >= 0)
@@ -283,7 +327,7 @@ void data_open(struct data_req *r)
 		data_answer(r, r->node->kind == S_IFDIR ? -EISDIR : -ELOOP, NULL);
 		return;
 	}
-	bool is_bound = stale_take(v, r);
+	bool is_bound = stale_take(r);
 	if (!is_bound && r->node->is_superseded) {
 		answer_estale(r);
 		return;

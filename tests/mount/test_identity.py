@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Law 3: one version per open file, never a mixture, never stale data under a new open (judged by mt_identity)."""
+import ctypes
 import os
+import select
+import subprocess
+import sys
 
 import pytest
 
@@ -79,6 +83,67 @@ def test_replaced_while_stats_walk_by(mount, slow, tmp):
     result = procs.run([env.prog("mt_identity"), "resize", folder, hfs.path, env.scaled(40, 200), BYTES], timeout=150)
     assert result.rc == 0, (result.out, result.err[-2000:])
     assert walker.is_running(), "ls or stat failed"
+
+
+SWAPPED_OPENS = """
+import os, sys, threading
+path, stop, bad, seen = sys.argv[1], threading.Event(), [], [0]
+def versions():
+    while not stop.is_set():
+        lowest = committed[0]
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError as e:
+            bad.append(f"open: {e}")
+            return
+        try:
+            version = int(os.read(fd, 100))
+            if version < lowest:
+                bad.append(f"stale: {version} for {lowest}")
+        except OSError as e:
+            if e.errno != 116:
+                bad.append(f"read: {e}")
+        os.close(fd)
+        seen[0] += 1
+committed = [0]
+threads = [threading.Thread(target=versions) for _ in range(4)]
+for t in threads: t.start()
+for line in sys.stdin: committed[0] = int(line)
+stop.set()
+for t in threads: t.join()
+print(seen[0], bad[:3])
+sys.exit(bool(bad))
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("revalidate", ["1", "0", "0.03"])
+def test_the_directory_is_replaced_with_the_file(mount, tmp, revalidate):
+    """The second walk after an ESTALE meets another directory node: still no open() fails, and none shows an older version."""
+    folder, spare = os.path.join(tmp, "o"), os.path.join(tmp, "spare")
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def make(path, version):
+        os.makedirs(path)
+        with open(os.path.join(path, "f"), "w") as f:
+            f.write(str(version).rjust(1 + version % 7))
+
+    make(os.path.join(folder, "a", "d"), 0)
+    hfs = mount(folder, revalidate=revalidate)
+    openers = subprocess.Popen([sys.executable, "-c", SWAPPED_OPENS, hfs.p("a", "d", "f")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        for version in range(1, env.scaled(200, 1000)):
+            make(spare, version)
+            swapped = libc.renameat2(-100, spare.encode(), -100, os.path.join(folder, "a", "d").encode(), 2)  # RENAME_EXCHANGE
+            assert swapped == 0, os.strerror(ctypes.get_errno())
+            os.rename(spare, f"{tmp}/old{version}")  # whoever has walked into it may go on there
+            openers.stdin.write(f"{version}\n")
+            openers.stdin.flush()
+            select.select([], [], [], 0.01)
+        out, _ = openers.communicate(timeout=env.seconds(30))
+    finally:
+        openers.kill()
+    assert openers.returncode == 0 and int(out.split()[0]) > 100, out
 
 
 def test_a_failed_open_leaves_nothing_behind(mount, slow, tmp):

@@ -31,7 +31,8 @@
 #define SKIPPED_MAX 4096u /* power of two */
 #define LATE_HITS 4u
 #define TAU_FIRST 4u /* positions for a first idea */
-#define TAU_SAMPLE 64u
+#define TAU_SAMPLE 16u
+#define BURST_DECAY 8u
 #define TAU_SAMPLE_MAX 4096u
 #define CHAIN_MAX 32u
 #define PARK_NS (5 * SCH_SEC)
@@ -59,6 +60,8 @@ void sch_progress_reset(struct stream *st)
 	st->tau_ns = 0;
 	st->tau_count = 0;
 	st->n_taus = 0;
+	st->burst = 0;
+	st->burst_seen = UINT32_MAX;
 	st->is_replaced = true;
 }
 
@@ -190,12 +193,32 @@ void sch_progress_low(struct sched *s, uint32_t stream)
 	st->high_visit = sch_max64(st->high_visit, st->low_visit);
 }
 
+/*
+ * A batch is due at once only if its readers read it so: how many positions do they go on at twice the pace or more? Time in which
+ * somebody waits does not end a burst: readers that are held up would read on.
+ */
+static void stream_burst(const struct sched *s, struct stream *st, uint32_t n)
+{
+	double ran = (double)(s->free_ns - st->burst_ns);
+
+	if (st->burst && ran * 2 > st->burst * st->tau_ns) {
+		uint32_t seen = sch_min32(st->burst_seen, sch_stream_batch(st));
+
+		st->burst_seen = sch_max32(st->burst, seen - (seen + BURST_DECAY - 1) / BURST_DECAY);
+		st->burst = 0;
+	}
+	if (st->burst == 0)
+		st->burst_ns = s->free_ns;
+	st->burst = sch_min32(st->burst + n, s->horizon);
+}
+
 static void stream_raise_high(struct sched *s, uint32_t stream, uint32_t p)
 {
 	struct stream *st = &s->streams[stream];
 
 	if (p < st->high)
 		return;
+	stream_burst(s, st, p + 1 - st->high);
 	for (uint32_t i = st->high; i <= p; i++)
 		if (s->pos.stream[i] == stream && !sch_position_is_done(s, i))
 			st->gap++;
@@ -317,12 +340,13 @@ static void stream_others(struct sched *s, const struct stream *me)
 
 /* ---- reads ------------------------------------------------------------------------------------- */
 
-/* Positions of a sample: several batches, as a loader reads a batch at once each time the trainer has taken one. */
+/*
+ * Positions of a sample: several batches, if the loader reads a batch at once each time the trainer has taken one. No more: until there is
+ * a sample the reader counts as fast, and slots are filled before their turn.
+ */
 static uint32_t pace_sample(const struct stream *st)
 {
-	uint64_t batch = st->n_batches ? st->n_entries / st->n_batches : 0;
-
-	return (uint32_t)sch_min64(sch_max64(TAU_SAMPLE, 4 * batch), TAU_SAMPLE_MAX);
+	return sch_min32(sch_max32(TAU_SAMPLE, 4 * sch_stream_burst(st)), TAU_SAMPLE_MAX);
 }
 
 static double pace_median(const struct stream *st)

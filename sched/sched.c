@@ -29,6 +29,8 @@ void sch_clock(struct sched *s, uint64_t now_ns)
 	readers = sch_max64(s->n_readers, 1);
 	if (waiting < readers) /* one of several readers that waits stalls nobody for all of the time */
 		s->clock_ns += (now_ns - s->now_ns) * (readers - waiting) / readers;
+	if (waiting == 0)
+		s->free_ns += now_ns - s->now_ns;
 	for (int i = 0; s->n_waiting && i < SCHED_STALLS; i++)
 		s->stall_ns[i] += (double)(now_ns - s->now_ns) * s->n_stalls[i];
 	s->stall_ns[SCHED_STALL_SLOTS] += (double)(now_ns - s->now_ns) * s->n_demands;

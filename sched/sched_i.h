@@ -188,7 +188,22 @@ struct stream {
 	double taus[TAU_SAMPLES]; /* ring of samples */
 	uint32_t n_taus;
 	uint32_t tau_count;
+	uint32_t burst;	     /* positions that the high mark has gone on at a stroke */
+	uint32_t burst_seen; /* the most of late */
+	uint64_t burst_ns;   /* on free_ns: when it began */
 };
+
+/* Positions that are due at once: a batch if there are marks, as far as the readers do read it at once. */
+#define SCH_BATCH_UNKNOWN 16u
+static inline uint32_t sch_stream_batch(const struct stream *st)
+{
+	return st->n_batches ? (uint32_t)sch_min64(st->n_entries / st->n_batches, UINT32_MAX / 8) : SCH_BATCH_UNKNOWN;
+}
+
+static inline uint32_t sch_stream_burst(const struct stream *st)
+{
+	return sch_min32(sch_stream_batch(st), sch_max32(st->burst, st->burst_seen));
+}
 
 struct skipped {
 	uint64_t id; /* of the page; 0: none */
@@ -400,6 +415,7 @@ struct sched {
 	uint32_t concurrency;
 	uint64_t clock_ns;  /* runs while nobody waits */
 	uint64_t clock_seen_ns;
+	uint64_t free_ns; /* runs while nobody at all waits */
 	uint32_t run_limit; /* forestall: prefetch up to here (T_ABSENT) */
 	uint32_t tier_limit;
 	uint64_t run_limit_ns;

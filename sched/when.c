@@ -5,7 +5,7 @@
  * From the frontier (the lowest high mark) on, missing bytes m are added up; at a distance of d positions the
  * reader arrives after d * tau. Where 1.25 m / B + 1.5 L + backlog (or mean latency and 6 deviations) >= d * tau the origin would be late if it idled
  * now, so fetching may run up to the last such place. Until B and tau are known it may run as
- * far as the window goes. Positions of one batch share a deadline: d counts from the batch.
+ * far as the window goes. Positions of one batch share a deadline, as far as its readers do read it at once: d counts from there.
  *
  * Callers: sched.c, fetch.c, nohint.c, positions.c. The bias of 1.25: notes: under-estimating the origin by
  * 15 % costs 10-15 % of time, over-estimating by 25 % nothing.
@@ -51,7 +51,7 @@ static uint32_t when_frontier(const struct sched *s, uint32_t *ret_slack)
 			continue;
 		f = sch_min32(f, st->high);
 		if (st->n_batches)
-			slack += st->n_entries / st->n_batches;
+			slack += sch_stream_burst(st);
 		/* Whole files read by several at once: when one ends, the head of any of the next files is due. */
 		if (st->span_max > 1)
 			shards += st->reorder_seen;

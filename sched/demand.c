@@ -49,6 +49,7 @@ void sch_demand_add(struct sched *s, const struct demand *new)
 		d->b1 = (uint16_t)sch_max32(d->b1, new->b1);
 		d->is_again = d->is_again || new->is_again;
 		d->is_part = d->is_part || new->is_part;
+		d->is_gone = d->is_gone || new->is_gone;
 		return;
 	}
 	if (s->n_demands == s->cap_demands && demand_grow(s))
@@ -140,7 +141,7 @@ static enum sched_stall demand_cause(const struct sched *s, const struct demand 
 {
 	const struct page *p = &s->pages[pg];
 
-	if (p->flags & PG_GONE)
+	if (d->is_gone || (p->flags & PG_GONE))
 		return SCHED_STALL_EVICTED;
 	if (d->done_stream != SCH_NONE || (p->next != SCH_NONE && p->next < s->pos.low + (uint64_t)s->slots))
 		return SCHED_STALL_BEHIND;

@@ -324,7 +324,8 @@ static bool read_demand(struct sched *s, const struct read *r, bool is_again)
 						   .b0 = (uint16_t)b0,
 						   .b1 = (uint16_t)b1,
 						   .is_part = c0 != c1,
-						   .is_again = is_again});
+						   .is_again = is_again,
+						   .is_gone = s->read_is_gone});
 		is_any = true;
 	}
 	return is_any;
@@ -357,6 +358,7 @@ static enum match read_match(struct sched *s, const struct read *r, bool *ret_is
 		read_bound(s, r, c, b0, b1);
 		if (pg == SCH_NONE)
 			continue;
+		s->read_is_gone = s->read_is_gone || (s->pages[pg].flags & PG_GONE);
 		*ret_is_slow = *ret_is_slow || read_is_in_flight(s, pg, b0, b1);
 		m = sch_progress_read(s, pg, b0, b1, r->reader);
 		best = m > best ? m : best;
@@ -407,6 +409,7 @@ void sched_read(struct sched *s, uint32_t file, uint64_t off_bytes, uint64_t len
 	s->needed_bytes += r.end - r.off;
 	s->demand_misses += is_miss;
 	s->read_stream = SCH_NONE;
+	s->read_is_gone = false;
 	match = read_match(s, &r, &is_slow);
 	if (match == MATCH_NO)
 		sch_progress_unmatched(s, file, r.off / s->cfg.chunk_bytes, reader);
@@ -428,6 +431,7 @@ void sched_read_again(struct sched *s, uint32_t file, uint64_t off_bytes, uint64
 	if (r.end > (1ULL << 62))
 		return;
 	s->read_stream = SCH_NONE;
+	s->read_is_gone = false;
 	if (!read_demand(s, &r, false))
 		read_demand(s, &r, true);
 }

@@ -293,6 +293,7 @@ struct demand {
 	uint16_t b0, b1;
 	bool is_part;  /* of a read over several chunks */
 	bool is_again; /* the cache wants it although we thought that it was there or on its way */
+	bool is_gone;  /* it had been there, unread: PG_GONE before the read was matched */
 };
 
 /* ---- readers without an order (nohint.c) ----------------------------------------------- */
@@ -434,6 +435,7 @@ struct sched {
 
 	struct replay *replay; /* replay.c */
 	uint32_t read_stream; /* whose visit the read under way has finished */
+	bool read_is_gone;    /* of a page that was evicted unread: done with its last visit, the page's record goes */
 	struct skipped *skipped; /* visits passed over lately, by hash; NULL: none yet */
 	uint64_t strange[SCH_STRANGE]; /* pages last read that no list explains */
 	uint32_t strange_at;

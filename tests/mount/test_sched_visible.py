@@ -4,6 +4,7 @@
 Files are one chunk long, so that a READ at the origin names what was fetched. Readers use O_DIRECT, so that every read
 reaches the daemon. That something is *not* fetched can only be seen by waiting until the origin has been quiet for a while.
 """
+import concurrent.futures
 import os
 import random
 import time
@@ -418,3 +419,47 @@ def test_a_stall_for_what_is_on_its_way_is_late(stage):
     waited = causes(s.hfs.status())
     assert waited["late"] > 0 and waited["unnamed"] == waited["tier"] == waited["evicted"] == 0, waited
     assert s.hfs.status()["bound_s"] == 0, "all of it was read"
+
+
+def test_a_stall_for_what_the_disk_tier_has_is_of_the_tier(stage, tmp):
+    """8 files, 4 slots, all on the disk: read again, and nothing is read ahead."""
+    s = stage(memory="256K", immutable=True, cache_dir=os.path.join(tmp, "cache"), cache_size="64M", cache_free=0)
+    for i in range(8):
+        s.read(i)
+        procs.until(lambda: s.hfs.status()["tier_bytes"] >= (i + 1) * CHUNK, 20, "the page is on the disk", poll_s=0.02)
+    with open(os.path.join(s.hfs.ctl, "prefetch"), "w") as f:
+        f.write("off")
+    before = s.hfs.status()
+    for i in range(8):
+        s.read(i)
+    st = s.hfs.status()
+    waited = {c: v - causes(before)[c] for c, v in causes(st).items()}
+    assert st["tier_hit_bytes"] > before["tier_hit_bytes"] and st["origin_bytes"] == before["origin_bytes"]
+    assert waited["tier"] > 0 and sum(waited.values()) == pytest.approx(waited["tier"]), waited
+
+
+def test_a_stall_of_more_readers_than_slots_is_of_slots(stage):
+    s = stage(memory="256K", latency="100ms")
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(s.read, range(16)))
+    waited = causes(s.hfs.status())
+    assert waited["slots"] >= 0.1, waited
+    assert waited["tier"] == waited["evicted"] == waited["behind"] == 0, waited
+
+
+def test_a_stall_for_what_was_evicted_unread_is_of_evicted(stage):
+    """Readers of other files take half of the slots from an order that nobody reads."""
+    s = stage(memory="1M", latency="20ms")
+    s.write(names(*range(16)), append=False)
+    s.when_fetched(*range(16))
+    s.when_quiet()
+    with open(os.path.join(s.hfs.ctl, "prefetch"), "w") as f:
+        f.write("off")
+    for i in range(40, 56):
+        s.read(i)
+    before = causes(s.hfs.status())
+    assert before["unnamed"] > 0 and before["evicted"] == 0, before
+    for i in range(15, -1, -1):
+        s.read(i)
+    waited = causes(s.hfs.status())
+    assert waited["evicted"] >= 0.02 and waited["behind"] == waited["tier"] == 0, waited

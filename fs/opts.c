@@ -33,7 +33,7 @@
 #define CACHE_SIZE_MIN (4ull << 20)
 #define CACHE_FREE_PCT 10
 
-enum kind { FLAG, SIZE, RATE, SECONDS, PERCENT, MODE, UID, GID, TEXT, IGNORED, READ_WRITE, HELP, VERSION };
+enum kind { FLAG, SIZE, RATE, SECONDS, PERCENT, MODE, UID, GID, TEXT, IGNORED, READ_WRITE, REMOUNT, HELP, VERSION };
 
 struct option_row {
 	const char *name;
@@ -68,7 +68,11 @@ static const struct option_row options[] = {
 	{ "noexec", FLAG, AT(is_noexec), NULL, "no program may be started from the mount" },
 	/* Words of fstab and of mount(8) that mean something to others, or ask for what is so anyway. */
 	{ "rw", READ_WRITE, 0, NULL, NULL },
+	{ "remount", REMOUNT, 0, NULL, NULL },
 	{ "ro", IGNORED, 0, NULL, NULL },
+	/* mount.fuse(8) adds these two for root (fstab's types fuse and fuse.hintfs) whenever nobody says otherwise. */
+	{ "dev", IGNORED, 0, NULL, NULL },
+	{ "suid", IGNORED, 0, NULL, NULL },
 	{ "nosuid", IGNORED, 0, NULL, NULL },
 	{ "nodev", IGNORED, 0, NULL, NULL },
 	{ "exec", IGNORED, 0, NULL, NULL },
@@ -270,6 +274,8 @@ static int set_option(struct parse *p, const char *name, const char *value)
 		if (!p->is_mount_helper)
 			fprintf(p->err, "hintfs: note: 'rw' has no effect, the mount is read-only\n");
 		return 0;
+	case REMOUNT:
+		return refuse(p, "remount: the options of a mount can't be changed in place; umount it and mount it again");
 	case HELP:
 		print_help(p->out);
 		p->is_done = true;

@@ -7,9 +7,11 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -181,6 +183,35 @@ static bool is_dead(const char *mountpoint)
 	return err == -ENOTCONN || err == -ECONNABORTED;
 }
 
+/* dir lies in a runtime directory, where the daemon made it; ctl=DIR may be the user's own. */
+static bool is_made_by_daemon(const char *dir)
+{
+	const char *slash = strrchr(dir, '/');
+
+	return strncmp(dir, "/run/", 5) == 0 && slash - dir >= 7 && strncmp(slash - 7, "/hintfs", 7) == 0;
+}
+
+/* As the daemon at its end, with its locks (fs/ctldir.c): the parent's, which whoever starts there holds, and the directory's own. */
+static void remove_directory(const char *dir)
+{
+	char *parent = strdup(dir);
+	int lock = -1, hold = -1;
+
+	if (parent) {
+		*strrchr(parent, '/') = '\0';
+		lock = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	}
+	if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0)
+		hold = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (hold >= 0 && flock(hold, LOCK_EX | LOCK_NB) == 0)
+		(void)rmdir(dir); /* ENOTEMPTY, ENOENT: not ours to remove (any more) */
+	if (hold >= 0)
+		close(hold);
+	if (lock >= 0)
+		close(lock);
+	free(parent);
+}
+
 /* A daemon that was killed leaves its control mount, too. Which one it was nobody knows any more: all that are dead go. */
 static void detach_dead_controls(void)
 {
@@ -188,10 +219,16 @@ static void detach_dead_controls(void)
 
 	if (mounts_read(&controls, true) < 0)
 		return;
-	for (size_t i = 0; i < controls.n; i++)
-		if (is_dead(controls.rows[i].mountpoint) && detach(controls.rows[i].mountpoint, true) < 0)
-			fprintf(stderr, "hintctl: %s: the control files of a daemon that is gone can't be unmounted; umount -l it\n",
-				controls.rows[i].mountpoint);
+	for (size_t i = 0; i < controls.n; i++) {
+		const char *dir = controls.rows[i].mountpoint;
+
+		if (!is_dead(dir))
+			continue;
+		if (detach(dir, true) < 0)
+			fprintf(stderr, "hintctl: %s: the control files of a daemon that is gone can't be unmounted; umount -l it\n", dir);
+		else if (is_made_by_daemon(dir))
+			remove_directory(dir);
+	}
 	mounts_finish(&controls);
 }
 

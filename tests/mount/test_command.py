@@ -7,6 +7,7 @@ import fcntl
 import os
 import select
 import shlex
+import shutil
 import signal
 import socket
 import time
@@ -182,6 +183,18 @@ def test_ready_when_it_returns(hintfs):
 def test_noexec(hintfs):
     hintfs.up("-o", "noexec")
     assert "noexec" in mounts.find(hintfs.path)[3].split(",")
+
+
+@pytest.mark.skipif(not shutil.which("mount.fuse", path="/sbin:/usr/sbin:/bin:/usr/bin"), reason="no mount.fuse here (package fuse3)")
+def test_mounted_through_mount_fuse(hintfs):
+    """fstab's `hintfs#SOURCE MOUNTPOINT fuse`: mount.fuse adds "rw,dev,suid" by itself."""
+    what = f"{env.binary('fs', 'hintfs')}#{hintfs.source}"
+    options = f"memory=16M,ctl={hintfs.ctl},log={hintfs.log_path},_netdev,nofail"
+    procs.run(["mount", "-t", "fuse", what, hintfs.path, "-o", options], timeout=60).ok()
+    row = mounts.find(hintfs.path)
+    assert row[2] == "fuse.hintfs" and {"ro", "nosuid", "nodev"} <= set(row[3].split(","))
+    procs.run(["umount", hintfs.path], check=True)
+    hintfs.assert_ended()
 
 
 def test_command_leaves_no_pipe_open(hintfs):
@@ -421,14 +434,20 @@ def test_slow_to_end_with_a_successor(hintfs):
     hintfs.assert_ended()
 
 
-def test_default_control_directory(hintfs):
-    """/run/hintfs/<escaped mountpoint>, which everybody may walk to; gone at the end."""
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_default_control_directory(hintfs, is_killed):
+    """/run/hintfs/<escaped mountpoint>, which everybody may walk to; gone at the end, after a kill with `hintctl umount`."""
     procs.run([env.binary("fs", "hintfs"), "--memory=16M", f"--log={hintfs.log_path}", hintfs.source, hintfs.path], check=True)
     hintfs.ctl = "/run/hintfs/" + hintfs.path.strip("/").replace("-", "\\x2d").replace("/", "-")
     assert mounts.is_mounted(hintfs.ctl), mounts.table()
     assert os.stat("/run/hintfs").st_mode & 0o777 == 0o755
     assert procs.run(["readlink", os.path.join(hintfs.path, ".ctl")], check=True).text.strip() == hintfs.ctl
-    procs.run(["umount", hintfs.path], check=True)
+    if is_killed:
+        os.kill(hintfs.pid, signal.SIGKILL)
+        procs.until(lambda: not hintfs.pids(), 5, "killed")
+        procs.run([env.binary("tools", "hintctl"), "umount", hintfs.path], check=True)
+    else:
+        procs.run(["umount", hintfs.path], check=True)
     hintfs.assert_ended()
 
 

@@ -157,11 +157,20 @@ Test(opts, words_of_fstab_are_ignored)
 {
 	struct outcome oc = RUN("S", "M", "-o",
 				"ro,nosuid,nodev,_netdev,nofail,auto,noauto,user,user=joe,users,defaults,noatime,x-systemd.automount,"
-				"x-gvfs-name=a\\,b,X-mount.mkdir,comment=hello,memory=64M,,");
+				"x-gvfs-name=a\\,b,X-mount.mkdir,comment=hello,dev,suid,memory=64M,,");
 
 	cr_assert_eq(oc.r, 0, "%s", oc.err);
 	cr_assert_str_eq(oc.err, "");
 	cr_assert_eq(oc.o.memory_bytes, 64u << 20);
+	done(&oc);
+}
+
+Test(opts, remount_is_refused_with_the_cure)
+{
+	struct outcome oc = RUN("S", "M", "-o", "rw,remount");
+
+	cr_assert_lt(oc.r, 0);
+	cr_assert_not_null(strstr(oc.err, "umount it and mount it again"), "%s", oc.err);
 	done(&oc);
 }
 

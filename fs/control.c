@@ -699,7 +699,7 @@ static ssize_t write_prefetch(struct control_file *f, const char *data, size_t l
 	static const char *const words[] = {"on", "off", "pause"};
 	static const enum sched_prefetch modes[] = {SCHED_PREFETCH_ON, SCHED_PREFETCH_OFF, SCHED_PREFETCH_PAUSE};
 	size_t n = len;
-	struct parse_error e = {.err = -EINVAL, .column = 1};
+	struct parse_error e;
 
 	while (n > 0 && (data[n - 1] == '\n' || data[n - 1] == ' '))
 		n--;
@@ -709,12 +709,12 @@ static ssize_t write_prefetch(struct control_file *f, const char *data, size_t l
 			return (ssize_t)len;
 		}
 	}
-	snprintf(e.message, sizeof(e.message), "expected on, off or pause");
+	int err = parse_fail(&e, -EINVAL, 1, "expected on, off or pause");
 	control_errors_add(
 		&f->c->errors,
 		&(struct control_error){
 			.tid = tid, .stream = "prefetch", .line = data, .line_len = n < 200 ? n : 200, .e = &e});
-	return -EINVAL;
+	return err;
 }
 
 void control_write(struct control_file *f, const char *data, size_t len, struct control_req *r)

@@ -46,20 +46,21 @@ static int obey(struct tier *t, const char *word, size_t n)
 
 ssize_t control_write_verify(struct control_file *f, const char *data, size_t len, pid_t tid)
 {
-	struct parse_error e = {.column = 1};
+	struct parse_error e;
 	size_t n = len;
+	int err;
 
 	while (n > 0 && (data[n - 1] == '\n' || data[n - 1] == ' '))
 		n--;
-	e.err = obey(engine_tier(f->c->h->engine), data, n);
-	if (e.err == 0)
+	err = obey(engine_tier(f->c->h->engine), data, n);
+	if (err == 0)
 		return (ssize_t)len;
-	snprintf(e.message, sizeof(e.message), "%s",
-		 e.err == -ENODEV      ? "there is no disk tier: mount with cache-dir="
-		 : e.err == -EALREADY ? "it is running already"
-		 : e.err == -EINVAL   ? "expected start or stop"
-				      : "the disk tier cannot be read now");
+	parse_say(&e, err, 1, "%s",
+		  err == -ENODEV     ? "there is no disk tier: mount with cache-dir="
+		  : err == -EALREADY ? "it is running already"
+		  : err == -EINVAL   ? "expected start or stop"
+				     : "the disk tier cannot be read now");
 	control_errors_add(&f->c->errors, &(struct control_error){
 						  .tid = tid, .stream = "verify", .line = data, .line_len = n < 200 ? n : 200, .e = &e});
-	return e.err;
+	return err;
 }

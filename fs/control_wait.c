@@ -26,14 +26,6 @@ struct wait_line {
 	char scratch[4096], path_scratch[4096];
 };
 
-static int fail(struct wait_line *w, int err, size_t column, const char *message)
-{
-	w->l.e.err = err;
-	w->l.e.column = (unsigned)column;
-	snprintf(w->l.e.message, sizeof(w->l.e.message), "%s", message);
-	return err;
-}
-
 /* The text after `word` and blanks, or NULL. */
 static const char *after_word(const char *s, const char *end, const char *word)
 {
@@ -52,12 +44,12 @@ static int parse_path_line(struct wait_line *w, struct control *c)
 	struct parse_line p;
 
 	if (w->l.len >= sizeof(w->scratch))
-		return fail(w, -EMSGSIZE, sizeof(w->scratch), "line too long");
+		return parse_fail(&w->l.e, -EMSGSIZE, sizeof(w->scratch), "line too long");
 	HFS_TRY(parse_line(w->l.text, w->l.len, w->scratch, &p, &w->l.e));
 	if (p.kind != PARSE_ENTRY || p.has_range || p.is_dir)
-		return fail(w, -EINVAL, 1, "expected \"batch N\", \"stream NAME batch N\", or the path of one file");
+		return parse_fail(&w->l.e, -EINVAL, 1, "expected \"batch N\", \"stream NAME batch N\", or the path of one file");
 	HFS_TRY(parse_path(&roots, p.path, p.path_len, w->path_scratch, &w->path, &w->path_len, &w->l.e));
-	return w->path_len > 0 ? 0 : fail(w, -EISDIR, 1, "a directory");
+	return w->path_len > 0 ? 0 : parse_fail(&w->l.e, -EISDIR, 1, "a directory");
 }
 
 static int parse_wait(struct wait_line *w, struct control *c)
@@ -70,7 +62,7 @@ static int parse_wait(struct wait_line *w, struct control *c)
 		for (const char *p = at; (p = memmem(p, (size_t)(end - p), " batch ", 7)) != NULL; p++)
 			batch = p;
 		if (!batch || batch == at || (size_t)(batch - at) > CONTROL_NAME_MAX)
-			return fail(w, -EINVAL, (size_t)(at - s) + 1, "usage: stream NAME batch N");
+			return parse_fail(&w->l.e, -EINVAL, (size_t)(at - s) + 1, "usage: stream NAME batch N");
 		memcpy(w->stream, at, (size_t)(batch - at));
 		w->stream[batch - at] = '\0';
 		at = batch + 7;
@@ -81,7 +73,7 @@ static int parse_wait(struct wait_line *w, struct control *c)
 		return parse_path_line(w, c);
 	w->is_batch = true;
 	if (parse_u64(at, (size_t)(end - at), &w->batch) < 0)
-		return fail(w, -EINVAL, (size_t)(at - s) + 1, "bad number: expected \"batch N\"");
+		return parse_fail(&w->l.e, -EINVAL, (size_t)(at - s) + 1, "bad number: expected \"batch N\"");
 	return 0;
 }
 
@@ -92,7 +84,7 @@ static void explain(struct wait_line *w, int err)
 			  : err == -ECANCELED ? "the list was dropped or replaced meanwhile"
 					      : "the wait failed";
 
-	fail(w, err, 1, why);
+	parse_say(&w->l.e, err, 1, "%s", why);
 }
 
 static void log_error(struct control *c, struct wait_line *w, pid_t tid)

@@ -214,10 +214,15 @@ int sched_stream_create(struct sched *s, uint32_t *ret_stream)
 static void stream_clear(struct sched *s, uint32_t stream)
 {
 	struct stream *st = &s->streams[stream];
+	bool was_empty = st->n_entries == 0;
 
 	sch_wait_stream_gone(s, stream);
 	sch_entries_finish(s, st);
 	sch_progress_reset(st);
+	if (was_empty) { /* it has no positions: nothing is to be built again */
+		st->is_replaced = false;
+		return;
+	}
 	s->is_dirty = true;
 	sch_positions_settle(s);
 	sch_fetch_unwanted(s);

@@ -158,7 +158,7 @@ static int demand_issue(struct sched *s, struct demand *d)
 
 	if (pg == SCH_NONE)
 		return sch_file(s, d->file) ? 0 : 1;
-	if (!sch_fetch_may(s, true, sch_page_is_on_tier(s, pg), (uint32_t)s->cfg.chunk_bytes))
+	if (!sch_fetch_may(s, true, (uint32_t)s->cfg.chunk_bytes))
 		return 0;
 	demand_distrust(s, d, pg);
 	if (sch_page_takes_slot(s, pg) && !sch_evict_room(s, EVICT_FOR_DEMAND, SCH_NONE)) {

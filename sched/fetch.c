@@ -25,34 +25,17 @@
 /* Data outstanding until the first rate is known: a link that serves in turn makes the first demands wait for all of it. */
 #define START_BYTES (4ULL << 20)
 #define NEAR_PAGES 4u
-#define TIER_OUT 16u /* prefetches that the tier is asked for at a time: a disk is busy with half of them */
 #define BEHIND_NAMES 2u /* fetches outstanding of files whose turn comes after a name that is being looked up */
 
-bool sch_page_is_on_tier(const struct sched *s, uint32_t pg)
-{
-	return (s->pages[pg].flags & PG_TIER) != 0;
-}
-
-uint32_t sch_fetch_out(const struct sched *s, bool from_tier)
-{
-	uint32_t tier = s->tier_flight - s->tier_late;
-
-	return from_tier ? tier : s->flight.count - s->n_late - tier;
-}
-
-/* The link does not bring what the tier brings, nor the other way round: each has a limit of its own. */
-static bool fetch_is_full(const struct sched *s, bool from_tier)
-{
-	return sch_fetch_out(s, from_tier) >= (from_tier ? TIER_OUT : s->concurrency);
-}
-
-bool sch_fetch_may(struct sched *s, bool is_demand, bool from_tier, uint32_t bytes)
+bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes)
 {
 	uint32_t out = s->flight.count - s->n_late, max = s->cfg.inflight_max;
 
-	if (!is_demand)
+	if (!is_demand) {
 		max -= sch_min32(sch_min32(max / DEMAND_SHARE, 4), max - 1);
-	if (out >= max || (!is_demand && fetch_is_full(s, from_tier)))
+		max = sch_min32(max, s->concurrency);
+	}
+	if (out >= max)
 		return false;
 	if (is_demand) /* bounded by the slots; a reader waits in any case */
 		return true;
@@ -239,7 +222,7 @@ int sch_fetch_page(struct sched *s, uint32_t pg, const struct blocks *want, enum
 		err = fetch_promote(s, fr, want, who == FETCH_AGAIN);
 	fetch_missing(s, fr, want, &missing);
 	for (uint32_t b = 0; !err && b < SCH_BLOCKS_MAX && sch_blocks_run(&missing, b, &b0, &b1); b = b1 + 1) {
-		if (!sch_fetch_may(s, is_demand, sch_page_is_on_tier(s, pg), (b1 - b0 + 1) * s->block_bytes))
+		if (!sch_fetch_may(s, is_demand, (b1 - b0 + 1) * s->block_bytes))
 			err = -EAGAIN;
 		else if (fetch_one(s, fr, b0, b1, is_demand, deadline_ns) == SCH_NONE)
 			err = -ENOMEM;
@@ -338,8 +321,8 @@ static bool fetch_is_allowed(struct sched *s, uint32_t p)
 
 static uint32_t fetch_next(const struct sched *s, uint32_t from)
 {
-	uint32_t a = fetch_is_full(s, false) ? SCH_NONE : sch_bitmap_next(&s->tree[T_ABSENT], from);
-	uint32_t d = fetch_is_full(s, true) ? SCH_NONE : sch_bitmap_next(&s->tree[T_DISK], from);
+	uint32_t a = sch_bitmap_next(&s->tree[T_ABSENT], from);
+	uint32_t d = sch_bitmap_next(&s->tree[T_DISK], from);
 
 	if (a != SCH_NONE && a > s->run_limit)
 		a = SCH_NONE;
@@ -416,7 +399,7 @@ bool sch_fetch_starts(const struct sched *s)
  */
 static bool fetch_is_early(const struct sched *s, uint32_t p)
 {
-	uint32_t out = sch_fetch_out(s, false), data = out - sch_min32(out, s->n_resolving), most = BEHIND_NAMES;
+	uint32_t data = s->flight.count - sch_min32(s->flight.count, s->n_late + s->n_resolving), most = BEHIND_NAMES;
 
 	if (s->origin.bytes_per_s > 0)
 		most = sch_max32(s->concurrency / 2, BEHIND_NAMES);
@@ -437,9 +420,9 @@ static int fetch_visit(struct sched *s, uint32_t p)
 		s->first_name = sch_min32(s->first_name, p);
 		return 0;
 	}
-	if (!is_name && !sch_page_is_on_tier(s, pg) && fetch_is_early(s, p))
+	if (!is_name && fetch_is_early(s, p))
 		return 0;
-	if (!sch_fetch_may(s, false, sch_page_is_on_tier(s, pg), is_name ? (uint32_t)s->cfg.chunk_bytes : sch_position_bytes(s, p)))
+	if (!sch_fetch_may(s, false, is_name ? (uint32_t)s->cfg.chunk_bytes : sch_position_bytes(s, p)))
 		return -EAGAIN;
 	if (!is_name)
 		sch_fetch_wanted(s, pg, p, &want);

@@ -209,7 +209,6 @@ void sch_fetch_remove(struct sched *s, uint32_t fe)
 	s->n_waiting -= f->is_demand;
 	s->n_stalls[f->stall] -= f->is_demand;
 	s->n_late -= f->is_late;
-	s->tier_late -= f->is_late && f->from_tier;
 	s->shortage -= f->is_late && s->shortage;
 	s->n_resolving -= f->is_resolve;
 	s->n_unfetching -= f->is_unfetched;
@@ -234,7 +233,6 @@ void sch_fetch_late(struct sched *s)
 		if (!s->fetches[fe].is_late) {
 			s->fetches[fe].is_late = true;
 			s->n_late++;
-			s->tier_late += s->fetches[fe].from_tier;
 			s->flight_bytes -= s->fetches[fe].bytes;
 			frame_hold(s, s->fetches[fe].frame);
 		}

@@ -294,7 +294,7 @@ static int seq_fetch(struct sched *s, uint32_t q, uint64_t target)
 	uint64_t to = sch_min64(target - at, s->cfg.chunk_bytes);
 	uint32_t blocks = sch_chunk_blocks(s, e->file, chunk_no), b0, b1, pg;
 	struct blocks want = {{0}};
-	bool is_bad, on_tier;
+	bool is_bad;
 
 	if (blocks == 0)
 		return 0;
@@ -308,9 +308,8 @@ static int seq_fetch(struct sched *s, uint32_t q, uint64_t target)
 	if (pg == SCH_NONE)
 		return 0;
 	sch_blocks_set(&want, b0, sch_min32(b1, blocks - 1));
-	on_tier = sch_page_is_on_tier(s, pg);
 	is_bad = s->pages[pg].flags & PG_BAD; /* its reader will see; what is behind it may be there */
-	if (!is_bad && (!sch_fetch_may(s, false, on_tier, (b1 - b0 + 1) * s->block_bytes) || (!on_tier && sch_fetch_starts(s)) ||
+	if (!is_bad && (!sch_fetch_may(s, false, (b1 - b0 + 1) * s->block_bytes) || sch_fetch_starts(s) ||
 			(sch_page_takes_slot(s, pg) && !sch_evict_room(s, EVICT_FOR_GUESS, SCH_NONE)) ||
 			sch_fetch_page(s, pg, &want, FETCH_AHEAD, s->now_ns + SCH_MSEC))) {
 		sch_page_put(s, pg);

@@ -155,7 +155,7 @@ void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t l
 	r->win_bytes += bytes;
 	r->win_count++;
 	/* Before the first sample something else limits: START_BYTES. */
-	if (!from_tier && (sch_fetch_out(s, false) >= s->concurrency || r->bytes_per_s <= 0))
+	if (!from_tier && (s->flight.count >= s->n_late + s->concurrency || r->bytes_per_s <= 0))
 		r->win_was_full = true;
 	/* The clock runs up to now: the fetch is still counted as outstanding here. */
 	sch_rate_busy(r, s->now_ns, true);

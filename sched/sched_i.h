@@ -202,7 +202,9 @@ static inline uint32_t sch_stream_batch(const struct stream *st)
 
 static inline uint32_t sch_stream_burst(const struct stream *st)
 {
-	return sch_min32(sch_stream_batch(st), sch_max32(st->burst, st->burst_seen));
+	uint32_t batch = sch_stream_batch(st);
+
+	return st->n_batches ? sch_min32(batch, sch_max32(st->burst, st->burst_seen)) : batch;
 }
 
 struct skipped {
@@ -391,8 +393,7 @@ struct sched {
 	struct fetch *fetches;
 	uint32_t n_fetches, cap_fetches, free_fetch;
 	struct list flight; /* by issue time */
-	uint32_t n_late, n_resolving, n_unfetching;
-	uint32_t tier_flight, tier_late; /* of flight.count and of n_late, what the disk tier is to bring */
+	uint32_t n_late, n_resolving, n_unfetching, tier_flight;
 	uint64_t flight_bytes;
 	uint64_t bad_ns, bad_wait_ns; /* when pages whose fetch failed are tried again (0: there are none), and how long that was */
 	bool has_partial; /* pages were fetched block by block */
@@ -563,10 +564,7 @@ void sch_fetch_run(struct sched *s, size_t max);
 bool sch_fetch_starts(const struct sched *s);
 void sch_fetch_near(struct sched *s, uint32_t p); /* a reader is at visit p */
 void sch_windows_stale(struct sched *s);
-bool sch_fetch_may(struct sched *s, bool is_demand, bool from_tier, uint32_t bytes);
-bool sch_page_is_on_tier(const struct sched *s, uint32_t pg);
-/* Fetches of the origin, or of the tier, that count. */
-uint32_t sch_fetch_out(const struct sched *s, bool from_tier);
+bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes);
 void sch_fetch_unwanted(struct sched *s); /* after a list was dropped: call its fetches back */
 int sch_fetch_resolve(struct sched *s, uint32_t pg, bool is_demand, uint64_t deadline_ns);
 

@@ -155,7 +155,7 @@ static bool wait_measure(struct sched *s, struct wait *w)
 			continue;
 		is_known = false;
 		if (s->files[sp.file].state != FILE_UNKNOWN || s->n_resolving >= SCH_RESOLVES_MAX ||
-		    !sch_fetch_may(s, true, false, (uint32_t)s->cfg.chunk_bytes))
+		    !sch_fetch_may(s, true, (uint32_t)s->cfg.chunk_bytes))
 			continue;
 		pg = sch_page_get(s, sp.file, 0);
 		if (pg == SCH_NONE || s->pages[pg].frame != SCH_NONE || !sch_evict_room(s, EVICT_FOR_DEMAND, SCH_NONE))

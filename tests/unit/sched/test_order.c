@@ -317,29 +317,3 @@ Test(order, entries_are_compact)
 	cr_assert_eq(s.pending_entries, n);
 	world_close(&w);
 }
-
-/* What the tier is asked for leaves the link free, and the other way round. */
-Test(order, tier_and_link_have_limits_of_their_own)
-{
-	struct sched_config cfg = world_config(256, 256);
-	uint32_t n_tier = 0, n_link = 0, st, here, there;
-	struct world w;
-
-	world_open(&w, &cfg);
-	w.is_frozen = true;
-	here = world_file(&w, 64 * MIB, true);
-	there = world_file(&w, 64 * MIB, true);
-	st = stream(&w);
-	for (uint32_t i = 0; i < 64; i++)
-		world_tier_has(&w, here, i);
-	append(&w, st, here, 0, 64 * MIB);
-	append(&w, st, there, 0, 64 * MIB);
-	world_step(&w);
-	for (uint32_t i = 0; i < w.n_log; i++) {
-		n_tier += w.log[i].kind == SCHED_FETCH && w.log[i].from_tier;
-		n_link += w.log[i].kind == SCHED_FETCH && !w.log[i].from_tier;
-	}
-	cr_assert(n_tier > 0 && n_tier < 64, "%u", n_tier);
-	cr_assert(n_link > 0 && n_link < 64, "nothing of the link while the tier is busy: %u", n_link);
-	world_close(&w);
-}

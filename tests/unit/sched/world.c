@@ -142,14 +142,6 @@ static bool takes_slot(const struct world *w, const struct world_fetch *f)
 	return !f->is_resolve || (size > 0 && size <= w->cfg.chunk_bytes);
 }
 
-void world_tier_has(struct world *w, uint32_t file, uint64_t chunk_no)
-{
-	uint32_t id = page_id(w, file, chunk_no, true); /* may move them */
-
-	w->pages[id].on_tier = true;
-	sched_tier_has(w->s, file, chunk_no, true);
-}
-
 static bool page_holds(const struct world *w, uint32_t id)
 {
 	const struct world_page *p = &w->pages[id];

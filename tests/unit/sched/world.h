@@ -83,8 +83,6 @@ void world_open(struct world *w, const struct sched_config *cfg);
 uint32_t world_order(struct world *w, uint32_t file, uint64_t off, uint64_t len);
 void world_close(struct world *w);
 uint32_t world_file(struct world *w, uint64_t size_bytes, bool is_known);
-/* It was there before the world began. */
-void world_tier_has(struct world *w, uint32_t file, uint64_t chunk_no);
 /* Take and execute the actions that are due now. */
 void world_step(struct world *w);
 /* Let time go on to the next event, at most to until_ns. False if there was none. */

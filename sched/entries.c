@@ -187,6 +187,12 @@ static uint32_t epochs_below(const struct stream *st, uint64_t entry)
 	return lo;
 }
 
+/* The end of a pass is a boundary of epochs, unless the list begins with @epoch: then it is that one. */
+static uint64_t epochs_own(const struct stream *st)
+{
+	return epochs_below(st, 1) == 0;
+}
+
 static int entries_repeat(struct stream *st, uint64_t times)
 {
 	struct repeat r = {.end = st->n_entries, .times = times};
@@ -203,7 +209,7 @@ static int entries_repeat(struct stream *st, uint64_t times)
 	if (times > VISITS_MAX / r.unit)
 		return -ENOSPC;
 	r.visits = r.unit * times;
-	r.epochs_unit = 1 + (epochs_below(st, r.end) - epochs_below(st, r.begin));
+	r.epochs_unit = epochs_own(st) + (epochs_below(st, r.end) - epochs_below(st, r.begin));
 	if (before)
 		r.epochs_unit += before->epochs_unit * before->times;
 	st->repeats[st->n_repeats++] = r;
@@ -360,7 +366,7 @@ uint64_t sch_visit_epoch(const struct stream *st, uint64_t visit)
 		const struct repeat *r = &st->repeats[k];
 		uint64_t inner = r->unit - (r->end - r->begin);
 		uint64_t inner_epochs =
-			r->epochs_unit - 1 - (epochs_below(st, r->end) - epochs_below(st, r->begin));
+			r->epochs_unit - epochs_own(st) - (epochs_below(st, r->end) - epochs_below(st, r->begin));
 
 		if (v >= r->visits)
 			return n + r->epochs_unit * r->times + epochs_below(st, r->end + (v - r->visits) + 1) -

@@ -106,9 +106,10 @@ void sched_tier_offer_again(struct sched *s, uint32_t max)
 	}
 }
 
+/* Positions of an epoch: an entry may be a whole file of many pages. */
 static uint32_t tier_epoch(const struct sched *s)
 {
-	uint64_t n = 0;
+	uint64_t n = 0, laid_out = 0;
 
 	for (uint32_t i = 0; i < s->n_streams; i++) {
 		const struct stream *st = &s->streams[i];
@@ -116,9 +117,11 @@ static uint32_t tier_epoch(const struct sched *s)
 
 		if (!st->is_live || visits == 0)
 			continue;
-		epochs = sch_visit_epoch(st, visits - 1);
-		n += visits / sch_max64(epochs + (st->n_epochs == 0), 1);
+		epochs = sch_visit_epoch(st, visits - 1) - sch_visit_epoch(st, 0) + 1;
+		n += visits / epochs;
+		laid_out += st->mat_visit - st->visit_base;
 	}
+	n = sch_min64(n, SCH_NONE) * sch_max64(s->pos.n / sch_max64(laid_out, 1), 1);
 	return (uint32_t)sch_min64(n, SCH_NONE / 2);
 }
 

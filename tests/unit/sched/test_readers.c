@@ -279,6 +279,47 @@ Test(tier, permutations_do_not_rewrite_it)
 	world_close(&w);
 }
 
+/* Two epochs that come again and again, by entries of `each` pages: the margin of an epoch is one, whatever the entries. */
+static void repeated(uint32_t each)
+{
+	struct sched_config cfg = world_config(16, 64);
+	uint32_t f, st, n = 128 / each, perm[2][128];
+	struct world w;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 128 * MIB, true);
+	cr_assert_eq(sched_stream_create(w.s, &st), 0);
+	for (int e = 0; e < 2; e++) {
+		cr_assert_eq(sched_stream_mark(w.s, st, SCHED_MARK_EPOCH, (uint64_t)e, w.now_ns), 0);
+		for (uint32_t i = 0; i < n; i++) {
+			uint32_t j = rnd(i + 1);
+
+			perm[e][i] = perm[e][j];
+			perm[e][j] = i;
+		}
+		for (uint32_t i = 0; i < n; i++) {
+			struct sched_entry x = {f, perm[e][i] * each * MIB, each * MIB};
+
+			cr_assert_eq(sched_stream_append(w.s, st, &x, 1), 1);
+		}
+	}
+	cr_assert_eq(sched_stream_mark(w.s, st, SCHED_MARK_REPEAT, 3, w.now_ns), 0);
+	for (uint32_t i = 0; i < 6 * 128; i++) {
+		uint64_t chunk = perm[i / 128 % 2][i % 128 / each] * each + i % each;
+
+		cr_assert(world_read(&w, f, chunk * MIB, MIB, 1));
+		world_run(&w, w.now_ns + 10000000);
+	}
+	cr_assert_eq(w.n_tier_writes, 64, "entries of %u pages: %lu writes to a disk of 64", each, (unsigned long)w.n_tier_writes);
+	world_close(&w);
+}
+
+Test(tier, repeated_epochs_do_not_rewrite_it)
+{
+	repeated(1);
+	repeated(8);
+}
+
 /* ---- law 9 ---------------------------------------------------------------------------------------------- */
 
 struct cost {

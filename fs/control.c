@@ -698,23 +698,15 @@ static ssize_t write_prefetch(struct control_file *f, const char *data, size_t l
 {
 	static const char *const words[] = {"on", "off", "pause"};
 	static const enum sched_prefetch modes[] = {SCHED_PREFETCH_ON, SCHED_PREFETCH_OFF, SCHED_PREFETCH_PAUSE};
-	size_t n = len;
-	struct parse_error e;
+	size_t n = control_word_len(data, len);
 
-	while (n > 0 && (data[n - 1] == '\n' || data[n - 1] == ' '))
-		n--;
 	for (size_t i = 0; i < 3; i++) {
 		if (strlen(words[i]) == n && memcmp(words[i], data, n) == 0) {
 			engine_prefetch_set(f->c->h->engine, modes[i]);
 			return (ssize_t)len;
 		}
 	}
-	int err = parse_fail(&e, -EINVAL, 1, "expected on, off or pause");
-	control_errors_add(
-		&f->c->errors,
-		&(struct control_error){
-			.tid = tid, .stream = "prefetch", .line = data, .line_len = n < 200 ? n : 200, .e = &e});
-	return err;
+	return control_word_refused(&f->c->errors, tid, "prefetch", data, n, -EINVAL, "expected on, off or pause");
 }
 
 void control_write(struct control_file *f, const char *data, size_t len, struct control_req *r)

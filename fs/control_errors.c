@@ -16,6 +16,7 @@
 #include <time.h>
 
 #define EXCERPT_BYTES 160u /* of a long line, around the column */
+#define WORD_MAX 200u	   /* of what should have been a word */
 
 void control_errors_init(struct control_errors *r)
 {
@@ -92,6 +93,23 @@ void control_errors_add(struct control_errors *r, const struct control_error *wh
 	r->total++;
 	hfs_mutex_unlock(&r->lock);
 	free(old);
+}
+
+size_t control_word_len(const char *data, size_t len)
+{
+	while (len > 0 && (data[len - 1] == '\n' || data[len - 1] == ' '))
+		len--;
+	return len;
+}
+
+int control_word_refused(struct control_errors *r, pid_t tid, const char *file, const char *word, size_t len, int err, const char *why)
+{
+	struct parse_error e;
+
+	parse_say(&e, err, 1, "%s", why);
+	control_errors_add(r, &(struct control_error){
+				      .tid = tid, .stream = file, .line = word, .line_len = len < WORD_MAX ? len : WORD_MAX, .e = &e});
+	return err;
 }
 
 void control_errors_clear(struct control_errors *r)

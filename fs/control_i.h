@@ -58,6 +58,10 @@ struct control_error {
 void control_errors_init(struct control_errors *r);
 void control_errors_finish(struct control_errors *r);
 void control_errors_add(struct control_errors *r, const struct control_error *what);
+/* What was written to a file that takes a word, without the blanks and newlines behind it: its length. */
+size_t control_word_len(const char *data, size_t len);
+/* Note that such a word was refused, and why. Returns err. */
+int control_word_refused(struct control_errors *r, pid_t tid, const char *file, const char *word, size_t len, int err, const char *why);
 void control_errors_clear(struct control_errors *r);
 void control_errors_print(struct control_errors *r, FILE *out);
 

@@ -46,21 +46,14 @@ static int obey(struct tier *t, const char *word, size_t n)
 
 ssize_t control_write_verify(struct control_file *f, const char *data, size_t len, pid_t tid)
 {
-	struct parse_error e;
-	size_t n = len;
-	int err;
+	size_t n = control_word_len(data, len);
+	int err = obey(engine_tier(f->c->h->engine), data, n);
 
-	while (n > 0 && (data[n - 1] == '\n' || data[n - 1] == ' '))
-		n--;
-	err = obey(engine_tier(f->c->h->engine), data, n);
 	if (err == 0)
 		return (ssize_t)len;
-	parse_say(&e, err, 1, "%s",
-		  err == -ENODEV     ? "there is no disk tier: mount with cache-dir="
-		  : err == -EALREADY ? "it is running already"
-		  : err == -EINVAL   ? "expected start or stop"
-				     : "the disk tier cannot be read now");
-	control_errors_add(&f->c->errors, &(struct control_error){
-						  .tid = tid, .stream = "verify", .line = data, .line_len = n < 200 ? n : 200, .e = &e});
-	return err;
+	return control_word_refused(&f->c->errors, tid, "verify", data, n, err,
+				    err == -ENODEV     ? "there is no disk tier: mount with cache-dir="
+				    : err == -EALREADY ? "it is running already"
+				    : err == -EINVAL   ? "expected start or stop"
+						       : "the disk tier cannot be read now");
 }

@@ -2,7 +2,6 @@
 """Law 3: one version per open file, never a mixture, never stale data under a new open (judged by mt_identity)."""
 import ctypes
 import os
-import select
 import subprocess
 import sys
 
@@ -87,7 +86,7 @@ def test_replaced_while_stats_walk_by(mount, slow, tmp):
 
 SWAPPED_OPENS = """
 import os, sys, threading
-path, stop, bad, seen = sys.argv[1], threading.Event(), [], [0]
+path, stop, opened, bad, seen = sys.argv[1], threading.Event(), threading.Event(), [], [0]
 def versions():
     while not stop.is_set():
         lowest = committed[0]
@@ -95,6 +94,7 @@ def versions():
             fd = os.open(path, os.O_RDONLY)
         except OSError as e:
             bad.append(f"open: {e}")
+            opened.set()
             return
         try:
             version = int(os.read(fd, 100))
@@ -105,10 +105,15 @@ def versions():
                 bad.append(f"read: {e}")
         os.close(fd)
         seen[0] += 1
+        opened.set()
 committed = [0]
 threads = [threading.Thread(target=versions) for _ in range(4)]
 for t in threads: t.start()
-for line in sys.stdin: committed[0] = int(line)
+for line in sys.stdin:
+    committed[0] = int(line)
+    opened.clear()
+    opened.wait()
+    print(line, end="", flush=True)
 stop.set()
 for t in threads: t.join()
 print(seen[0], bad[:3])
@@ -139,7 +144,7 @@ def test_the_directory_is_replaced_with_the_file(mount, tmp, revalidate):
             os.rename(spare, f"{tmp}/old{version}")  # whoever has walked into it may go on there
             openers.stdin.write(f"{version}\n")
             openers.stdin.flush()
-            select.select([], [], [], 0.01)
+            assert openers.stdout.readline() == f"{version}\n", "somebody has opened it since"
         out, _ = openers.communicate(timeout=env.seconds(30))
     finally:
         openers.kill()

@@ -85,6 +85,15 @@ def entries(path):
     return [(os.fsdecode(r[0]), int(r[1]), int(r[2])) for r in rows]
 
 
+def taken(recorder):
+    """Bytes that it has read of .ctl/record: where its descriptor stands."""
+    for fd in os.listdir(f"/proc/{recorder.pid}/fd"):
+        if os.readlink(f"/proc/{recorder.pid}/fd/{fd}").endswith("/record"):
+            with open(f"/proc/{recorder.pid}/fdinfo/{fd}") as f:
+                return int(f.readline().split()[1])
+    return 0
+
+
 def ended(recorder, how=signal.SIGINT):
     recorder.signal(how)
     return recorder.wait(10).ok()
@@ -203,12 +212,13 @@ def test_names_of_any_bytes_come_back(bench, mount, tmp):
 def test_it_ends_when_the_mount_goes(bench, mount, origin):
     hfs = mount(origin, chunk=str(CHUNK))
     recorder = bench.recorder(hfs, "--epoch")
-    bench.read(hfs.path, order_of(1)[:10])
+    names = order_of(1)[:10]
+    bench.read(hfs.path, names)
+    procs.until(lambda: taken(recorder) >= sum(len(f"{n}\t0\t{CHUNK}\n") for n in names), 10, "all is in the recorder's hands")
     hfs.stop()
     result = recorder.wait(10).ok()
     assert b"may be a part of one" in result.err
-    got = [e[0] for e in entries(recorder.path)]  # what the recorder was given before the mount went, in order
-    assert got and got == order_of(1)[:len(got)]
+    assert [e[0] for e in entries(recorder.path)] == names
 
 
 def test_standard_output_progress_and_trouble(bench, mount, origin, tmp, child):

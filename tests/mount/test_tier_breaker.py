@@ -324,7 +324,7 @@ for p in range(passes):
         used = int(procs.run(["du", "-s", "--block-size=1", stage.cache]).text.split()[0] or 0)
         assert used <= limit, used
         return all(c.proc.poll() is not None for c in children)
-    procs.until(ended, env.scaled(200, 7000), "readers ended", poll_s=env.scaled(0.1, 0.5))  # 14 million opens
+    procs.until(ended, env.scaled(200, 7000), "readers ended", poll_s=0.1)  # 14 million opens
     for child in children:
         child.wait(5).ok()
     status = hfs.status()

@@ -112,7 +112,6 @@ class Child:
         except (ProcessLookupError, PermissionError):
             pass
 
-
     def close(self):
         """After wait: a test that starts 10,000 programs must not keep their output open."""
         if self in _alive:

@@ -4,8 +4,8 @@
  *
  *   setup (the only I/O on the caller's thread, O(1)) --> adopting --> on --> shutdown --> seal, sync --> freed
  *
- * Three work queues: reads, large_reads (somebody waits; of whole chunks only a few are read at a time) and bg (adoption, admission, care, sync, probe). Care is what follows from other things:
- * checks, drops, sealing, culling, removal; one at a time.
+ * Three work queues: reads and large_reads (somebody waits; of whole chunks only a few are read at a time), and bg (adoption, admission,
+ * care, sync, probe). Care is what follows from other things: checks, drops, sealing, culling, removal; one at a time.
  */
 #include "cache/tier_i.h"
 

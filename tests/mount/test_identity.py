@@ -112,6 +112,7 @@ for t in threads: t.start()
 for line in sys.stdin:
     committed[0] = int(line)
     opened.clear()
+    if bad: break
     opened.wait()
     print(line, end="", flush=True)
 stop.set()
@@ -144,7 +145,8 @@ def test_the_directory_is_replaced_with_the_file(mount, tmp, revalidate):
             os.rename(spare, f"{tmp}/old{version}")  # whoever has walked into it may go on there
             openers.stdin.write(f"{version}\n")
             openers.stdin.flush()
-            assert openers.stdout.readline() == f"{version}\n", "somebody has opened it since"
+            answer = openers.stdout.readline()  # the version once somebody has opened it since, or what went wrong
+            assert answer == f"{version}\n", answer
         out, _ = openers.communicate(timeout=env.seconds(30))
     finally:
         openers.kill()

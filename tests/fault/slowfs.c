@@ -35,7 +35,7 @@ static const char usage_text[] =
 	"  --interrupt=kill|any|ignore  of requests that are delayed 50 ms or more\n"
 	"  --rule='glob=… op=… errno=…'  as on the socket; may be repeated\n"
 	"  --hang=GLOB           start hung; may be repeated\n"
-	"  --seed=N --log-size=RECORDS --workers=N --timers=N\n"
+	"  --seed=N --log-size=RECORDS --threads=N\n"
 	"  --ctl=PATH            control socket\n"
 	"  --background          return when mounted\n"
 	"  --ready-fd=N          a byte is written there when mounted\n"
@@ -72,7 +72,7 @@ enum option_id {
 	OPT_LATENCY = 256, OPT_LATENCY_META, OPT_LATENCY_READ, OPT_BANDWIDTH,
 	OPT_ATTR, OPT_ENTRY, OPT_DIR, OPT_ATTR_CACHE, OPT_NFS_CACHE, OPT_PAGE_CACHE, OPT_DIRECT,
 	OPT_READ_AHEAD, OPT_INTERRUPT, OPT_RULE, OPT_HANG, OPT_SEED, OPT_LOG_SIZE,
-	OPT_WORKERS, OPT_TIMERS, OPT_CTL, OPT_BACKGROUND, OPT_READY_FD, OPT_WATCH_FD,
+	OPT_THREADS, OPT_CTL, OPT_BACKGROUND, OPT_READY_FD, OPT_WATCH_FD,
 };
 
 static const struct option long_options[] = {
@@ -93,8 +93,7 @@ static const struct option long_options[] = {
 	{ "hang", 1, NULL, OPT_HANG },
 	{ "seed", 1, NULL, OPT_SEED },
 	{ "log-size", 1, NULL, OPT_LOG_SIZE },
-	{ "workers", 1, NULL, OPT_WORKERS },
-	{ "timers", 1, NULL, OPT_TIMERS },
+	{ "threads", 1, NULL, OPT_THREADS },
 	{ "ctl", 1, NULL, OPT_CTL },
 	{ "background", 0, NULL, OPT_BACKGROUND },
 	{ "ready-fd", 1, NULL, OPT_READY_FD },
@@ -199,15 +198,10 @@ static bool take_option(struct slowfs *sf, struct startup *s, int id, char *arg)
 		slow_rules_seed(&sf->rules, n);
 		return true;
 	case OPT_LOG_SIZE:   return set_number(arg, 16, 1u << 28, &s->log_records);
-	case OPT_WORKERS:
+	case OPT_THREADS:
 		if (!set_number(arg, 1, 64, &n))
 			return false;
-		sf->workers = (unsigned)n;
-		return true;
-	case OPT_TIMERS:
-		if (!set_number(arg, 1, 64, &n))
-			return false;
-		sf->completers = (unsigned)n;
+		sf->threads = (unsigned)n;
 		return true;
 	case OPT_CTL:        return (sf->ctl_path = absolute(arg)) != NULL;
 	case OPT_BACKGROUND: s->is_background = true; return true;
@@ -354,27 +348,24 @@ static void prepare(struct slowfs *sf, const struct startup *s)
 static int serve(struct slowfs *sf)
 {
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
-	struct fuse_loop_config *config = fuse_loop_cfg_create();
 
 	add_mount_options(sf, &args);
 	sf->session = fuse_session_new(&args, &slow_ops, sizeof(slow_ops), sf);
-	if (!sf->session || !config)
+	if (!sf->session)
 		die("cannot make a FUSE session", 0);
-	fuse_loop_cfg_set_max_threads(config, sf->workers);
-	fuse_loop_cfg_set_idle_threads(config, sf->workers);
 	if (fuse_session_mount(sf->session, sf->mountpoint) != 0)
 		die("mount failed", 0);
 	set_read_ahead(sf);
-	if (slow_queue_start(sf) < 0 || slow_ctl_start(sf) < 0)
+	if (slow_ctl_start(sf) < 0)
 		slowfs_stop(sf);
 	fuse_reply_init(sf->session);
-	return fuse_session_loop_mt(sf->session, config);
+	return slow_queue_serve(sf);
 }
 
 int main(int argc, char **argv)
 {
 	static struct slowfs sf = {
-		.workers = 4, .completers = 3, .ready_fd = -1, .watch_fd = -1,
+		.threads = 7, .ready_fd = -1, .watch_fd = -1,
 		.listen_fd = -1, .signal_fd = -1,
 	};
 	struct startup s = { .log_records = DEFAULT_LOG_RECORDS };

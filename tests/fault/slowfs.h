@@ -12,7 +12,7 @@
  *   slowfs_ctl.c    control socket
  *
  * A request: callback -> slow_queue_submit -> [hung] -> [timer heap] ->
- * [hung] -> slow_ops_run -> reply. No FUSE worker ever sleeps for a delay.
+ * [hung] -> slow_ops_run -> reply. No thread ever sleeps for the delay of one request.
  *
  * Invariants
  *  1. The backing file is read when the request runs, i.e. after its delay:
@@ -137,7 +137,8 @@ struct slow_hang {
 
 struct slow_queue {
 	pthread_mutex_t lock;
-	pthread_cond_t lead, follow, event;
+	int wake_fd; /* const; an eventfd that ends the leader's sleep */
+	pthread_cond_t follow, event;
 	/* guarded by lock */
 	struct slow_req **heap;
 	size_t heap_len, heap_cap;
@@ -145,8 +146,10 @@ struct slow_queue {
 	size_t hung_count;
 	struct slow_hang *hangs;
 	uint64_t link_free_ns, next_order, intr_check_ns;
-	bool has_leader;
+	unsigned followers;
+	bool has_leader, is_lead_asleep, is_roused, is_called, is_ended;
 	/* atomic */
+	atomic_uint_fast64_t unled_ns; /* since when nobody leads, 0: somebody does; written under lock */
 	atomic_uint hang_rules;
 	atomic_uint waiters; /* control connections that want `event` */
 };
@@ -203,7 +206,7 @@ struct slowfs {
 	/* const after start */
 	char *source, *mountpoint, *ctl_path;
 	struct fuse_session *session;
-	unsigned workers, completers;
+	unsigned threads;
 	bool has_page_cache;
 	uint64_t read_ahead_bytes;
 	int ready_fd, watch_fd, listen_fd, signal_fd;
@@ -231,7 +234,8 @@ void slow_ops_fail(struct slowfs *sf, struct slow_req *r, int err);
 
 /* slowfs_queue.c */
 int slow_queue_init(struct slow_queue *q);
-int slow_queue_start(struct slowfs *sf);
+/* Serves until the session ends; negative errno: it could not begin. */
+int slow_queue_serve(struct slowfs *sf);
 /* Takes r over: runs it now, later, or when it is unhung. */
 void slow_queue_submit(struct slowfs *sf, struct slow_req *r);
 int slow_queue_hang(struct slowfs *sf, const char *glob, unsigned ops,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * FUSE callbacks of slowfs and the work of a request. The callbacks are called
- * by libfuse's workers and only describe the request; slow_ops_run() is called by
+ * by the thread that leads and only describe the request; slow_ops_run() is called by
  * slowfs_queue.c, in any thread, when the request is due.
  *
  * The process stands in the source directory: paths are relative to it.

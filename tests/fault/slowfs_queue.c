@@ -5,8 +5,8 @@
  *
  *   submit ──hang matches──> HUNG(arrived) ──unhang──┐
  *     │                                              v
- *     ├──no delay──> run                    timer heap (due_ns)
- *     └──delay─────────────────────────────────> ^ │ due
+ *     │                                     timer heap (due_ns)
+ *     └────────────────────────────────────────> ^ │ due
  *                                                │ v
  *             HUNG(due) <──hang matches──── finish ──> run
  *                 └────────unhang: due at once───┘
@@ -18,8 +18,12 @@
  * and the link is free from then on. That is arithmetic on planned times, so
  * late wake-ups never add up.
  *
- * Completers: one leads, i.e. sleeps until the first due time; it hands the lead
- * on when another request will be due before its own has run, then runs it.
+ * Threads: all alike. One leads: it takes requests from the device and sleeps until
+ * the next one comes or is due. What is due it runs itself; it hands the lead on before
+ * it, when the run is long (those that come meanwhile would get a later time of arrival)
+ * or others are late. Else it comes back to lead: most requests are over sooner
+ * than another thread is awake. Should such a run be held up all the same (a slow backing
+ * disk), the watch thread wakes another leader.
  *
  * Invariant: a request is in exactly one of heap, hung list, or the hands of one
  * thread. The interrupt function gets no pointer to it but finds it by its
@@ -29,8 +33,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,9 +44,13 @@
 /* Delays below this are not worth an interrupt registration (two locks). */
 #define INTR_MIN_DELAY_NS 50000000ull
 #define INTR_POLL_NS 20000000ull
-/* What a run takes, roughly: the leader comes back in time for requests later than
- * that, and a wake-up for nothing is saved (12 of 75 us a 64 KiB read). */
-#define RUN_NS(bytes) (50000ull + (bytes) / 3)
+/* A run of more bytes than this (some 50 us) is no business of the leader, nor is any
+ * while others are so late that one thread seems to be too few. */
+#define SHORT_RUN_BYTES 131072
+#define LATE_NS 500000ull
+#define UNLED_MAX_NS 5000000ull
+/* Requests taken in a row before those that are due. */
+#define TAKE_MAX 32
 
 int slow_queue_init(struct slow_queue *q)
 {
@@ -49,14 +59,35 @@ int slow_queue_init(struct slow_queue *q)
 	pthread_mutex_init(&q->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&q->lead, &attr);
 	pthread_cond_init(&q->follow, &attr);
 	pthread_cond_init(&q->event, &attr);
 	pthread_condattr_destroy(&attr);
 	q->heap_cap = 4096;
 	q->heap = malloc(q->heap_cap * sizeof(*q->heap));
 	q->intr_check_ns = UINT64_MAX;
-	return q->heap ? 0 : -ENOMEM;
+	q->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return q->heap && q->wake_fd >= 0 ? 0 : -ENOMEM;
+}
+
+/* One at a time: who was called takes the lead, or finds that it is taken. */
+static void call_follower_locked(struct slow_queue *q)
+{
+	if (q->is_called || !q->followers)
+		return;
+	q->is_called = true;
+	pthread_cond_signal(&q->follow);
+}
+
+/* There is something new to wait for: whoever leads, or would, looks again. */
+static void rouse_locked(struct slow_queue *q)
+{
+	const uint64_t one = 1;
+
+	if (!q->has_leader) {
+		call_follower_locked(q);
+	} else if (q->is_lead_asleep && !q->is_roused) {
+		q->is_roused = write(q->wake_fd, &one, sizeof(one)) == (ssize_t)sizeof(one);
+	}
 }
 
 /* ---- heap, all under q->lock ---- */
@@ -106,7 +137,7 @@ static bool heap_push_locked(struct slow_queue *q, struct slow_req *r)
 	r->order = q->next_order++;
 	heap_up(q, r, q->heap_len++);
 	if (q->heap[0] == r)
-		pthread_cond_signal(q->has_leader ? &q->lead : &q->follow);
+		rouse_locked(q);
 	return true;
 }
 
@@ -157,7 +188,7 @@ static void want_intr_check_locked(struct slow_queue *q, uint64_t at_ns)
 	if (at_ns >= q->intr_check_ns)
 		return;
 	q->intr_check_ns = at_ns;
-	pthread_cond_signal(q->has_leader ? &q->lead : &q->follow);
+	rouse_locked(q);
 }
 
 static void on_interrupt(fuse_req_t req, void *data)
@@ -235,7 +266,7 @@ static void warm_pages(const struct slow_req *r, uint64_t bytes)
 		(void)posix_fadvise(r->handle->fd, (off_t)r->offset, (off_t)bytes, POSIX_FADV_WILLNEED);
 }
 
-/* Plans r; false: it is due at once and stays with the caller. */
+/* Plans r, for at once if there is no delay; false: no memory, it stays with the caller. */
 static bool schedule(struct slowfs *sf, struct slow_req *r)
 {
 	struct slow_queue *q = &sf->queue;
@@ -246,8 +277,8 @@ static bool schedule(struct slowfs *sf, struct slow_req *r)
 	uint64_t bytes = bandwidth ? link_bytes(r) : 0;
 
 	r->stage = SLOW_STAGE_DUE;
-	if ((!latency && !bandwidth) || atomic_load(&sf->stopping))
-		return false;
+	if (atomic_load(&sf->stopping))
+		latency = bandwidth = bytes = 0;
 	r->due_ns = slow_now_ns() + latency;
 	if (latency >= INTR_MIN_DELAY_NS) {
 		r->intr = (enum slow_intr)atomic_load(&sf->intr);
@@ -374,7 +405,7 @@ static void end_victim_locked(struct slowfs *sf, const struct victim *v)
 			r->forced_err = EINTR;
 			r->due_ns = 0;
 			heap_up(q, r, i);
-			pthread_cond_signal(q->has_leader ? &q->lead : &q->follow);
+			rouse_locked(q);
 			return;
 		}
 	}
@@ -405,71 +436,152 @@ static void check_interrupts_locked(struct slowfs *sf)
 		want_intr_check_locked(q, slow_now_ns() + INTR_POLL_NS);
 }
 
-/* ---- completers ---- */
+/* ---- threads ---- */
 
-static void wait_lead_locked(struct slow_queue *q, uint64_t until_ns)
+/* Takes what the device has; false: the session has ended. */
+static bool take_requests(struct slowfs *sf, struct fuse_buf *buf)
 {
-	struct timespec t = {
-		.tv_sec = (time_t)(until_ns / SLOW_NS_PER_S),
-		.tv_nsec = (long)(until_ns % SLOW_NS_PER_S),
-	};
+	int rc = 1;
 
-	if (until_ns == UINT64_MAX)
-		pthread_cond_wait(&q->lead, &q->lock);
-	else
-		pthread_cond_timedwait(&q->lead, &q->lock, &t);
+	for (unsigned i = 0; i < TAKE_MAX && rc > 0; i++) {
+		rc = fuse_session_receive_buf(sf->session, buf);
+		if (rc > 0)
+			fuse_session_process_buf(sf->session, buf);
+		else if (rc == -EINTR)
+			rc = 1;
+	}
+	return rc > 0 || rc == -EAGAIN;
 }
 
-/* Leads until a request is due, and takes it. */
-static struct slow_req *next_due_locked(struct slowfs *sf)
+/* Until then, the next request, or a word from another thread. */
+static void sleep_locked(struct slowfs *sf, uint64_t until_ns)
+{
+	struct slow_queue *q = &sf->queue;
+	struct pollfd fds[] = {
+		{ .fd = fuse_session_fd(sf->session), .events = POLLIN },
+		{ .fd = q->wake_fd, .events = POLLIN },
+	};
+	uint64_t now_ns = slow_now_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0, word;
+	struct timespec left = {
+		.tv_sec = (time_t)(left_ns / SLOW_NS_PER_S),
+		.tv_nsec = (long)(left_ns % SLOW_NS_PER_S),
+	};
+
+	q->is_lead_asleep = true;
+	pthread_mutex_unlock(&q->lock);
+	(void)ppoll(fds, 2, until_ns == UINT64_MAX ? NULL : &left, NULL);
+	pthread_mutex_lock(&q->lock);
+	q->is_lead_asleep = false;
+	if (q->is_roused)
+		q->is_roused = read(q->wake_fd, &word, sizeof(word)) != (ssize_t)sizeof(word);
+}
+
+static struct slow_req *lead_locked(struct slowfs *sf, struct fuse_buf *buf)
 {
 	struct slow_queue *q = &sf->queue;
 	struct slow_req *r = NULL;
 
-	while (q->has_leader)
-		pthread_cond_wait(&q->follow, &q->lock);
-	q->has_leader = true;
-	while (!r) {
-		uint64_t now = slow_now_ns();
-		uint64_t next = q->heap_len ? q->heap[0]->due_ns : UINT64_MAX;
-		if (q->intr_check_ns <= now)
+	while (!r && !q->is_ended) {
+		pthread_mutex_unlock(&q->lock);
+		bool goes_on = take_requests(sf, buf);
+		pthread_mutex_lock(&q->lock);
+		uint64_t now_ns = slow_now_ns();
+		uint64_t next_ns = q->heap_len ? q->heap[0]->due_ns : UINT64_MAX;
+		if (!goes_on)
+			q->is_ended = true;
+		else if (q->intr_check_ns <= now_ns)
 			check_interrupts_locked(sf);
-		else if (next <= now)
+		else if (next_ns <= now_ns)
 			r = heap_pop_locked(q);
 		else
-			wait_lead_locked(q, next < q->intr_check_ns ? next : q->intr_check_ns);
+			sleep_locked(sf, next_ns < q->intr_check_ns ? next_ns : q->intr_check_ns);
 	}
-	q->has_leader = false;
-	if (q->heap_len && q->heap[0]->due_ns <= slow_now_ns() + RUN_NS(r->size))
-		pthread_cond_signal(&q->follow);
 	return r;
 }
 
-static void *completer_main(void *arg)
+/* Leads until a request is due, and takes it; NULL: the end. */
+static struct slow_req *next_due(struct slowfs *sf, struct fuse_buf *buf)
+{
+	struct slow_queue *q = &sf->queue;
+	struct slow_req *r = NULL;
+
+	pthread_mutex_lock(&q->lock);
+	while (q->has_leader && !q->is_ended) {
+		q->followers++;
+		pthread_cond_wait(&q->follow, &q->lock);
+		q->followers--;
+		q->is_called = false;
+	}
+	if (!q->is_ended) {
+		q->has_leader = true;
+		atomic_store(&q->unled_ns, 0);
+		r = lead_locked(sf, buf);
+		q->has_leader = false;
+	}
+	uint64_t now_ns = slow_now_ns();
+	atomic_store(&q->unled_ns, now_ns);
+	if (!r)
+		pthread_cond_broadcast(&q->follow);
+	else if (r->size > SHORT_RUN_BYTES || (q->heap_len && q->heap[0]->due_ns + LATE_NS < now_ns))
+		call_follower_locked(q);
+	pthread_mutex_unlock(&q->lock);
+	return r;
+}
+
+static void *thread_main(void *arg)
 {
 	struct slowfs *sf = arg;
+	struct fuse_buf buf = { 0 };
+	struct slow_req *r;
 
-	prctl(PR_SET_NAME, "slowfs-timer");
 	prctl(PR_SET_TIMERSLACK, 1);
-	for (;;) {
-		pthread_mutex_lock(&sf->queue.lock);
-		struct slow_req *r = next_due_locked(sf);
-		pthread_mutex_unlock(&sf->queue.lock);
+	while ((r = next_due(sf, &buf)))
 		finish(sf, r);
+	free(buf.mem);
+	return NULL;
+}
+
+static void *watch_main(void *arg)
+{
+	struct slow_queue *q = &((struct slowfs *)arg)->queue;
+	const struct timespec pause = { .tv_nsec = UNLED_MAX_NS };
+
+	prctl(PR_SET_NAME, "slowfs-watch");
+	for (;;) {
+		uint64_t since_ns = atomic_load(&q->unled_ns);
+
+		if (since_ns && slow_now_ns() - since_ns >= UNLED_MAX_NS) {
+			pthread_mutex_lock(&q->lock);
+			if (!q->has_leader)
+				call_follower_locked(q);
+			pthread_mutex_unlock(&q->lock);
+		}
+		(void)clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
 	}
 	return NULL;
 }
 
-int slow_queue_start(struct slowfs *sf)
+static int thread_start(struct slowfs *sf, void *(*main)(void *))
 {
-	for (unsigned i = 0; i < sf->completers; i++) {
-		pthread_t thread;
-		int err = pthread_create(&thread, NULL, completer_main, sf);
-		if (err)
-			return -err;
+	pthread_t thread;
+	int err = pthread_create(&thread, NULL, main, sf);
+
+	if (!err)
 		pthread_detach(thread);
-	}
-	return 0;
+	return -err;
+}
+
+int slow_queue_serve(struct slowfs *sf)
+{
+	int fd = fuse_session_fd(sf->session), err = thread_start(sf, watch_main);
+
+	if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0)
+		err = -errno;
+	for (unsigned i = 1; i < sf->threads && !err; i++)
+		err = thread_start(sf, thread_main);
+	if (!err)
+		thread_main(sf);
+	return err;
 }
 
 /* ---- control ---- */
@@ -554,7 +666,7 @@ void slow_queue_drain(struct slowfs *sf)
 	}
 	for (size_t i = 0; i < q->heap_len; i++)
 		q->heap[i]->due_ns = 0; /* order is kept by `order` well enough */
-	pthread_cond_signal(q->has_leader ? &q->lead : &q->follow);
+	rouse_locked(q);
 	pthread_mutex_unlock(&q->lock);
 }
 

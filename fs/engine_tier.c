@@ -23,6 +23,7 @@
 #define MAP_CHUNKS_MAX (1u << 20) /* of one file, told to the scheduler when it becomes known */
 #define RETRY_MIN_NS (1000 * HFS_NS_PER_MS) /* doubles up to 64 times: what one try costs, a copy of a chunk, is then nothing */
 #define PAGES_MIN 16u /* on the tier, before their average counts */
+#define PAGE_MIN_BYTES 256u /* small files lie in packs: with a name and a head even an empty one takes about so much */
 
 struct tier_news {
 	struct hfs_identity id;
@@ -73,7 +74,7 @@ uint32_t tier_pages_that_fit(struct engine *e)
 	bytes = st.size_bytes - st.size_bytes / 64 - 2 * chunk; /* directories, the index; what is on its way */
 	pages = st.chunks + st.files_small;
 	uint64_t each = pages >= PAGES_MIN ? st.bytes / pages : chunk + 4096;
-	uint64_t n = bytes / (each > 4096 ? each : 4096);
+	uint64_t n = bytes / (each > PAGE_MIN_BYTES ? each : PAGE_MIN_BYTES);
 	return (uint32_t)(n < 1 ? 1 : n < UINT32_MAX / 64 ? n : UINT32_MAX / 64);
 }
 

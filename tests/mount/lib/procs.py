@@ -175,8 +175,10 @@ def open_files(pid):
 
 
 def du(folder):
-    """Bytes on disk, as du counts them."""
-    return int(run(["du", "-s", "--block-size=1", folder], check=True).text.split()[0])
+    """Bytes on disk, as du counts them. What goes away meanwhile (then du says so, and exits 1) does not count."""
+    counted = run(["du", "-s", "--block-size=1", folder])
+    assert all(line.endswith(b"No such file or directory") for line in counted.err.splitlines()), counted.err
+    return int(counted.text.split()[0])
 
 
 def kill_all():

@@ -166,6 +166,7 @@ static int demand_issue(struct sched *s, struct demand *d)
 		return 0;
 	}
 	s->pages[pg].flags &= (uint8_t)~PG_BAD;
+	s->pages[pg].seen = s->access_clock; /* when it was read it had no record perhaps */
 	s->stall = (uint8_t)demand_cause(s, d, pg);
 	with_rest = demand_want(s, d, pg, &want);
 	err = sch_fetch_page(s, pg, &want, d->is_again ? FETCH_AGAIN : FETCH_DEMAND, s->now_ns);

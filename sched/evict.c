@@ -34,6 +34,7 @@ bool sch_evict_frame(struct sched *s, uint32_t fr)
 	if (!sch_emit(s, &a))
 		return false;
 	s->wasted_bytes += f->ahead_bytes;
+	sch_grace_gone(s, pg);
 	if (f->ahead_bytes)
 		s->pages[pg].flags |= PG_GONE;
 	sch_frame_free(s, fr);

@@ -328,7 +328,7 @@ void sched_file_changed(struct sched *s, uint32_t file, uint64_t size_bytes)
 	f->key = sch_least_mix(f->key);
 	f->size_bytes = size_bytes;
 	f->state = size_bytes == SCHED_SIZE_UNKNOWN ? FILE_UNKNOWN : FILE_KNOWN;
-	f->is_random = 0;
+	f->random = 0;
 	sch_nohint_forget(s, file);
 	if (f->n_entries || f->n_aliased)
 		s->is_dirty_soon = true;

@@ -8,8 +8,8 @@
  * in order is fetched to its end, as far as the share goes; where most files that were begun were read to their end, from the
  * first read on. Of several streams the one whose next read is nearest is served first. A gap forward (an mmap that steps over
  * what it does not need) is still sequential; a first read in the middle or at the tail (zip, parquet) is not.
- * Eight reads in a row that continue nothing make a file random: blocks only, no read-ahead. A sample may be several reads,
- * each of which continues the one before it: so a stream is fetched only as far as those before it in that file went on average,
+ * Eight reads in a row that continue nothing make a file random: blocks only, no read-ahead. So it stays until most reads go on again: in
+ * a file of few chunks one in ten does by chance. A sample may be several reads, each of which continues the one before it: so a stream is fetched only as far as those before it in that file went on average,
  * until it has read more than two of them and a half.
  *
  * Callers: sched.c, demand.c. Invariant: at most SEQS_MAX streams, SEQS_PER_FILE a file.
@@ -26,6 +26,7 @@
 #define LEARN_MIN 3u  /* files read to their end before the next ones are expected to be */
 #define LEARN_MAX 64u /* then older ones count half */
 #define RANDOM_AFTER 8u
+#define RANDOM_DEEP 8u /* so many more reads that go on than others, and it is not random any more */
 #define RUNS_FEW 4u   /* streams that ended before their length says what the next one will be */
 #define RUNS_MANY 16u /* then each new one counts a sixteenth */
 
@@ -237,13 +238,13 @@ void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len,
 		return; /* the order knows better what comes next */
 	if (q == SCH_NONE) {
 		f->strange = (uint8_t)sch_min32(f->strange + 1u, RANDOM_AFTER);
-		f->is_random = f->strange >= RANDOM_AFTER;
+		f->random = (uint8_t)(f->random ? sch_min32(f->random + 1u, RANDOM_DEEP) : f->strange == RANDOM_AFTER ? RANDOM_DEEP : 0);
 		(void)seq_new(s, file, off, off + len); /* no memory: no read-ahead */
 		return;
 	}
 	e = &s->seqs[q];
 	f->strange = (uint8_t)(f->strange / 2);
-	f->is_random = f->is_random && f->strange > 1;
+	f->random -= f->random > 0;
 	e->end = sch_max64(e->end, off + len);
 	e->ahead = sch_max64(e->ahead, e->end);
 	e->last_ns = s->now_ns;
@@ -272,7 +273,7 @@ bool sch_nohint_is_sequential(const struct sched *s, uint32_t file, uint64_t off
 
 	if (f->size_bytes <= s->cfg.chunk_bytes)
 		return true;
-	if (f->is_random)
+	if (f->random)
 		return false;
 	if (off == 0)
 		return true;
@@ -326,7 +327,7 @@ static uint64_t seq_target(const struct sched *s, const struct seq *e)
 {
 	uint64_t size = s->files[e->file].size_bytes, target, usual = seq_usual_end(s, e);
 
-	if ((e->n_reads < 2 && !e->is_whole) || size == SCHED_SIZE_UNKNOWN || s->files[e->file].is_random)
+	if ((e->n_reads < 2 && !e->is_whole) || size == SCHED_SIZE_UNKNOWN || s->files[e->file].random)
 		return e->ahead;
 	if (e->is_whole)
 		return sch_min64(e->end + seq_share(s), size);

@@ -168,6 +168,17 @@ static enum frame_list list_used(const struct page *p)
 	return p->flags & PG_TIER ? L_STALE : L_USED;
 }
 
+/* The order knows that nobody comes any more; without one, a moment's grace where that helps. */
+static enum frame_list list_read(struct sched *s, const struct page *p, const struct frame *f)
+{
+	if (f->list == L_USED || f->done_stream != SCH_NONE)
+		return list_used(p);
+	if (f->list == L_RECENT)
+		return L_RECENT;
+	sch_grace_passed(s);
+	return s->grace.is_off ? list_used(p) : L_RECENT;
+}
+
 static void page_restate_frame(struct sched *s, uint32_t pg)
 {
 	struct page *p = &s->pages[pg];
@@ -197,8 +208,7 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 		}
 	} else if (is_idle) {
 		if (f->is_used)
-			/* The order knows that nobody comes any more; without one, a moment's grace. */
-			list = f->list == L_USED || f->done_stream != SCH_NONE ? list_used(p) : L_RECENT;
+			list = list_read(s, p, f);
 		else /* named by a list that nobody trusts any more: worth nothing */
 			list = p->next != SCH_NONE ? L_STALE : L_AHEAD;
 	}

@@ -250,7 +250,7 @@ void sched_stream_cancel(struct sched *s, uint32_t stream)
 /* ---- events --------------------------------------------------------------------------------------- */
 
 /* The page was read: what was fetched ahead of it was useful; when all of it was read, it may go. */
-static void read_frame(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1)
+static void read_frame(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1, bool is_part)
 {
 	struct page *p = &s->pages[pg];
 	struct frame *f;
@@ -265,6 +265,9 @@ static void read_frame(struct sched *s, uint32_t pg, uint32_t b0, uint32_t b1)
 	f->ahead_bytes = 0;
 	f->read_hi = (uint16_t)sch_max32(f->read_hi, b1 + 1);
 	sch_frame_seen(s, p->frame);
+	/* The rest of what is read has to come, and no order keeps this until then. */
+	if (is_part && p->next == SCH_NONE && f->done_stream == SCH_NONE && f->fetches == SCH_NONE)
+		f->is_fresh = true;
 	if (f->list == L_USED)
 		sch_frame_list(s, p->frame, L_NONE); /* among the recent ones again */
 	sch_page_restate(s, pg);
@@ -361,6 +364,7 @@ static enum match read_match(struct sched *s, const struct read *r, bool *ret_is
 
 		read_blocks(s, r, c, &b0, &b1);
 		read_bound(s, r, c, b0, b1);
+		sch_grace_read(s, r->file, c, b0);
 		if (pg == SCH_NONE)
 			continue;
 		s->read_is_gone = s->read_is_gone || (s->pages[pg].flags & PG_GONE);
@@ -370,7 +374,7 @@ static enum match read_match(struct sched *s, const struct read *r, bool *ret_is
 		sch_positions_settle(s);
 		pg = sch_page_find(s, r->file, c); /* done with its last visit, it may be gone */
 		if (pg != SCH_NONE)
-			read_frame(s, pg, b0, b1);
+			read_frame(s, pg, b0, b1, r->is_miss && c0 != c1);
 	}
 	return best;
 }

@@ -91,7 +91,7 @@ struct file {
 	uint64_t log_end;  /* replay.c: where that read ended */
 	uint32_t stale_in; /* rebuild round in which its visits are not what its entries say, + 1 */
 	uint8_t state;
-	uint8_t is_random; /* reads so far were random: extents only */
+	uint8_t random;	   /* not 0: reads so far were random: extents only; see RANDOM_DEEP */
 	uint8_t strange;   /* reads in a row that continued nothing */
 	uint8_t n_runs;	   /* how many run_4k is the mean of; at most RUNS_MANY */
 };
@@ -206,6 +206,16 @@ static inline uint32_t sch_stream_burst(const struct stream *st)
 
 	return st->n_batches ? sch_min32(batch, sch_max32(st->burst, st->burst_seen)) : batch;
 }
+
+/* Whether what was just read is read again soon by somebody else: else no slot is kept for that (grace.c). */
+#define GRACE_PAGES 16u
+struct grace {
+	uint64_t gone[GRACE_PAGES]; /* ring of pages that left a slot lately, read: ids */
+	uint32_t gone_hi[GRACE_PAGES]; /* highest block of it that was read + 1 */
+	uint32_t gone_at;
+	uint32_t passed, again; /* pages read without an order, and how many of them a second time at once */
+	bool is_off;
+};
 
 struct skipped {
 	uint64_t id; /* of the page; 0: none */
@@ -437,6 +447,7 @@ struct sched {
 	struct replay *replay; /* replay.c */
 	uint32_t read_stream; /* whose visit the read under way has finished */
 	bool read_is_gone;    /* of a page that was evicted unread: done with its last visit, the page's record goes */
+	struct grace grace;
 	struct skipped *skipped; /* visits passed over lately, by hash; NULL: none yet */
 	uint64_t strange[SCH_STRANGE]; /* pages last read that no list explains */
 	uint32_t strange_at;
@@ -583,6 +594,11 @@ void sch_nohint_read(struct sched *s, uint32_t file, uint64_t off, uint64_t len,
 bool sch_nohint_is_sequential(const struct sched *s, uint32_t file, uint64_t off);
 void sch_nohint_run(struct sched *s, size_t max);
 void sch_nohint_forget(struct sched *s, uint32_t file);
+
+/* grace.c */
+void sch_grace_passed(struct sched *s);
+void sch_grace_gone(struct sched *s, uint32_t pg);
+void sch_grace_read(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t b0);
 
 /* replay.c */
 void sch_replay_finish(struct sched *s);

@@ -99,6 +99,7 @@ struct cache_file *cache_file_get(struct cache *c, const struct hfs_identity *id
 void cache_file_ref(struct cache_file *f);
 void cache_file_put(struct cache *c, struct cache_file *f);
 const struct hfs_identity *cache_file_identity(const struct cache_file *f);
+char *cache_file_path(struct cache *c, struct cache_file *f); /* where it was last seen; malloc'd, NULL: no memory */
 bool cache_file_is_superseded(const struct cache_file *f);
 /* Somebody found another identity at its path: slots and a descriptor on the old inode still serve it. Calls cb.changed. */
 void cache_file_supersede(struct cache *c, struct cache_file *f);

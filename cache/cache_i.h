@@ -228,9 +228,7 @@ int files_init(struct cache *c);
 void files_finish(struct cache *c);
 /* Drops a reference while c->lock is held; a descriptor goes to the graveyard. */
 void file_put_locked(struct cache *c, struct cache_file *f) HFS_REQUIRES(c->lock);
-/* A copy of the newest path, malloc'd; NULL: no memory. */
 struct cred *file_cred(struct cache *c, const struct cache_file *f) HFS_EXCLUDES(c->files_lock);
-char *file_path_dup(struct cache *c, struct cache_file *f) HFS_EXCLUDES(c->files_lock);
 /* True the first time: cb.changed is due. */
 bool file_supersede(struct cache_file *f);
 

@@ -202,7 +202,7 @@ void cache_file_put(struct cache *c, struct cache_file *f)
 		fd_bury(c);
 }
 
-char *file_path_dup(struct cache *c, struct cache_file *f)
+char *cache_file_path(struct cache *c, struct cache_file *f)
 {
 	char *copy;
 

@@ -135,7 +135,7 @@ static int judge_open(const struct cache_file *f, int err, const struct origin_a
 static int open_generation(struct cache *c, struct cache_file *f, int *ret_fd)
 {
 	struct origin_attr attr = {0};
-	char *path = file_path_dup(c, f);
+	char *path = cache_file_path(c, f);
 	int fd = -1, err;
 
 	if (path == NULL)
@@ -510,7 +510,7 @@ static int verdict_locked(struct cache *c, struct cache_file *f, int err, struct
 
 static void log_trouble(struct cache *c, struct cache_file *f, uint64_t off_bytes, int err)
 {
-	char *path = file_path_dup(c, f);
+	char *path = cache_file_path(c, f);
 
 	hfs_log_limited(HFS_LOG_WARNING, "origin: %s at %llu: %s; its readers get this error",
 			path != NULL ? path : "?", (unsigned long long)off_bytes, strerror(-err));

@@ -136,7 +136,7 @@ bool run_from_tier_locked(struct cache *c, struct fetch *f, struct run *run, str
 
 	if (c->cfg.tier == NULL || f->is_tier_tried)
 		return false;
-	path = file_path_dup(c, f->file);
+	path = cache_file_path(c, f->file);
 	if (path == NULL || !tier_lookup(c->cfg.tier, &f->file->id, path, f->chunk->no))
 		goto done;
 	all = chunk_blocks(c, 0, chunk_len(c, f->file, f->chunk->no));
@@ -199,7 +199,7 @@ int cache_tier_admit(struct cache *c, struct cache_file *f, uint64_t chunk_no, u
 {
 	const struct slot_no slot = {slot_no};
 	uint32_t len_bytes = chunk_len(c, f, chunk_no);
-	char *path = file_path_dup(c, f);
+	char *path = cache_file_path(c, f);
 	int err;
 
 	err = path == NULL ? -ENOMEM
@@ -214,7 +214,7 @@ int cache_tier_admit(struct cache *c, struct cache_file *f, uint64_t chunk_no, u
 
 void cache_tier_drop(struct cache *c, struct cache_file *f, uint64_t chunk_no)
 {
-	char *path = file_path_dup(c, f);
+	char *path = cache_file_path(c, f);
 
 	if (path != NULL)
 		tier_drop(c->cfg.tier, &f->id, path, chunk_no);
@@ -223,7 +223,7 @@ void cache_tier_drop(struct cache *c, struct cache_file *f, uint64_t chunk_no)
 
 uint64_t cache_tier_map(struct cache *c, struct cache_file *f, uint64_t *bits, size_t n_words)
 {
-	char *path = file_path_dup(c, f);
+	char *path = cache_file_path(c, f);
 	uint64_t n = 0;
 
 	if (path != NULL)

@@ -150,6 +150,14 @@ static double data_value(const struct figures *f, const char *key)
 	return -1;
 }
 
+/* The data session says so: a line of its text. */
+static bool data_says(const struct figures *f, const char *line)
+{
+	const char *s = f->data ? strstr(f->data, line) : NULL;
+
+	return s && (s == f->data || s[-1] == '\n');
+}
+
 /* A value or a part of a key on one line, without blanks: octal as in /proc/mounts. */
 static void print_word(FILE *out, const char *s, bool is_key)
 {
@@ -412,6 +420,8 @@ void control_print_metrics(struct control *c, FILE *out)
 		{"tier_hit_bytes_total", "counter", "Bytes read from the disk tier.", (double)f.tier.hit_bytes},
 		{"tier_bad_total", "counter", "Data on the disk tier that failed its check.", (double)f.tier.bad},
 		{"tier_bypass_total", "counter", "Reads and admissions that passed the disk tier by.", (double)f.tier_bypass},
+		{"opens_unseen", "gauge", "1: the kernel opens files without telling (status: opens none).",
+		 data_says(&f, "opens none\n")},
 		{"rss_bytes", "gauge", "Resident memory of the daemon.", (double)f.rss_bytes},
 		{"stale_total", "counter", "Origin files that changed under a reader.",
 		 (double)(f.cache.stale + atomic_load(&c->h->stale_opens))},

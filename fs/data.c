@@ -62,6 +62,8 @@ void data_req_unref(struct data_req *r)
 		node_put(v->nodes, r->node);
 	if (r->is_dir_counted)
 		data_dir_unref(v, r->dir);
+	if (r->file)
+		cache_file_put(engine_cache(v->h->engine), r->file);
 	free(r->name_own);
 	cred_put(r->cred);
 	hfs_mutex_lock(&v->lock);
@@ -430,7 +432,7 @@ void data_submit(struct data_req *r)
 	struct data_view *v = r->v;
 
 	if (r->op != DATA_STATFS && r->node_id != DATA_CTL_ID) {
-		r->node = node_get(v->nodes, r->node_id);
+		r->node = r->op == DATA_READ ? node_get_open(v->nodes, r->node_id, &r->file) : node_get(v->nodes, r->node_id);
 		if (!r->node) {
 			data_answer(r, -ESTALE, NULL);
 			return;
@@ -567,6 +569,7 @@ void data_view_destroy(struct data_view *v)
 	data_stale_sweep(v, 0, true);
 	while (v->handles)
 		data_release(v, v->handles, 0);
+	data_recent_drop(v);
 	while (v->dirs)
 		data_releasedir(v, v->dirs);
 	book_destroy(v->book);
@@ -596,10 +599,10 @@ size_t data_status(struct data_view *v, char *buf, size_t cap)
 	hfs_mutex_unlock(&v->lock);
 	n = snprintf(buf, cap,
 		     "stall_s %.3f\nnodes %llu\nnodes_superseded %llu\nnodes_kept %llu\nopen_files %u\nopen_dirs %u\nparked_reads %u\n"
-		     "parked_metadata %u\ndirsnap_bytes %llu\n",
+		     "parked_metadata %u\ndirsnap_bytes %llu\nopens %s\n",
 		     (double)atomic_load(&v->stall_ns) / 1e9, (unsigned long long)ns.nodes, (unsigned long long)ns.superseded,
 		     (unsigned long long)ns.kept,
 		     atomic_load(&v->n_open),
-		     atomic_load(&v->n_dirs), reads, metas, (unsigned long long)dirsnap_bytes(v->snaps));
+		     atomic_load(&v->n_dirs), reads, metas, (unsigned long long)dirsnap_bytes(v->snaps), data_no_open_word(v));
 	return n < 0 ? 0 : (size_t)n;
 }

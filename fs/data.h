@@ -41,8 +41,8 @@ enum data_op {
 	DATA_LOOKUP,
 	DATA_GETATTR,
 	DATA_READLINK,
-	DATA_OPEN,
-	DATA_READ,
+	DATA_OPEN, /* -ENOSYS: the kernel need not ask any more, of no file (data_noopen.c) */
+	DATA_READ, /* by the node; whether it is open is not asked */
 	DATA_OPENDIR,
 	DATA_READDIR,
 	DATA_STATFS,
@@ -87,7 +87,6 @@ struct data_req {
 	size_t size;	  /* READ, READDIR, xattrs */
 	uint64_t off;	  /* READ; READDIR: cookie */
 	bool is_plus;
-	struct data_handle *handle;
 	struct data_dir_handle *dir;
 	/* bytes one directory entry takes in the answer */
 	size_t (*dirent_bytes)(size_t name_len, bool is_plus);
@@ -106,6 +105,7 @@ struct data_req {
 	char *name_own; /* owned */
 	struct cred *cred; /* counted; set where the origin refused us as ourselves */
 	struct node *node;
+	struct cache_file *file; /* READ: counted */
 	struct cache_read read;
 };
 
@@ -126,7 +126,10 @@ void data_submit(struct data_req *r);
 void data_interrupt(struct data_view *v, uint64_t req_id);
 
 void data_forget(struct data_view *v, uint64_t node_id, uint64_t nlookup);
+/* After the kernel was told that OPENs are not needed it says nothing of those that were open, and h may be NULL or gone. */
 void data_release(struct data_view *v, struct data_handle *h, uint32_t tid);
+/* Before the first request: the kernel understands an OPEN that is answered ENOSYS. */
+void data_can_no_open(struct data_view *v);
 void data_releasedir(struct data_view *v, struct data_dir_handle *d);
 size_t data_status(struct data_view *v, char *buf, size_t cap);
 

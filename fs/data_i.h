@@ -24,6 +24,7 @@
 #define NOTE_NS 60000000000ull	   /* how long an OPEN's ESTALE is remembered, at most: a slow origin needs its time */
 #define STALE_SLOTS 1024u
 #define DEVS_MAX 256u
+#define RECENT_FILES 256u
 
 /* See data_open.c. until_ns 0: free. */
 struct stale_note {
@@ -70,6 +71,11 @@ struct data_view {
 	_Atomic uint64_t next_id;
 	_Atomic uint64_t stall_ns; /* sum over READs of the time they were parked, read-ahead included */
 	_Atomic uint32_t n_open, n_dirs;
+	/* data_noopen.c */
+	_Atomic bool can_no_open; /* set before the first OPEN */
+	_Atomic bool is_no_open;  /* written under lock, with handles emptied for ever */
+	_Atomic uint32_t n_opened, n_opened_small;
+	_Atomic(struct cache_file *) recent[RECENT_FILES]; /* counted: read lately, without an OPEN */
 	_Atomic bool is_squashed; /* some caller was let in where we are refused */
 	_Atomic bool is_late; /* some metadata call has been out for LATE_NS */
 };
@@ -155,6 +161,7 @@ bool data_kept(struct data_req *r);
 
 /* data_open.c */
 void data_open(struct data_req *r);
+void data_handle_close(struct data_view *v, struct data_handle *h, uint32_t tid); /* out of view->handles already */
 enum stale { STALE_NO, STALE_BELOW, STALE_IT };
 /* Was an OPEN of this path (STALE_IT), or of one below it, answered ESTALE a moment ago? Then a LOOKUP must ask the origin afresh. */
 enum stale data_stale_expected(struct data_view *v, const char *path);
@@ -166,6 +173,17 @@ void data_stale_failed(struct data_view *v, uint32_t tid, const char *path);
 /* A fresh open by this LOOKUP, begun at fresh_ns, found this generation behind the node; takes the reference. */
 void data_stale_keep(struct data_req *r, const char *path, uint64_t node_id, struct cache_file *f, uint64_t fresh_ns);
 void data_stale_sweep(struct data_view *v, uint64_t now_ns, bool is_all);
+/* data_noopen.c */
+/* Are these files, so many of them smaller than NO_OPEN_SMALL_BYTES, such that OPENs are not worth their messages? */
+bool data_no_open_is_due(uint32_t n_opened, uint32_t n_small);
+/* May this kernel (uname -r) be told so? */
+bool data_no_open_is_safe(const char *release);
+/* An OPEN that needs no question to the origin: true: answered, with -ENOSYS. */
+bool data_no_open(struct data_req *r);
+const char *data_no_open_word(const struct data_view *v);
+/* r->file of a node that nobody has opened: 0 or an errno. */
+HFS_MUST_CHECK int data_unopened_file(struct data_req *r);
+void data_recent_drop(struct data_view *v); /* all of them; no request is under way */
 /* data_dir.c */
 void data_opendir(struct data_req *r);
 void data_readdir(struct data_req *r);

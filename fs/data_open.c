@@ -235,6 +235,21 @@ void data_stale_sweep(struct data_view *v, uint64_t now_ns, bool is_all)
 
 /* ---- OPEN ------------------------------------------------------------------------------------ */
 
+/* False: the kernel was told meanwhile that OPENs are not needed. It would never close this one. */
+static bool handle_link(struct data_view *v, struct data_handle *h)
+{
+	hfs_mutex_lock(&v->lock);
+	bool is_late = v->is_no_open;
+	if (!is_late) {
+		h->next = v->handles;
+		if (h->next)
+			h->next->prev = h;
+		v->handles = h;
+	}
+	hfs_mutex_unlock(&v->lock);
+	return !is_late;
+}
+
 /* Make the handle; fd (may be -1) is open on exactly this generation and changes hands. */
 static int handle_create(struct data_req *r, const char *path, int fd, struct data_handle **ret_h)
 {
@@ -265,12 +280,10 @@ static int handle_create(struct data_req *r, const char *path, int fd, struct da
 	h->node = r->node;
 	node_ref(v->nodes, h->node);
 	atomic_fetch_add(&v->n_open, 1);
-	hfs_mutex_lock(&v->lock);
-	h->next = v->handles;
-	if (h->next)
-		h->next->prev = h;
-	v->handles = h;
-	hfs_mutex_unlock(&v->lock);
+	if (!handle_link(v, h)) {
+		data_handle_close(v, h, r->tid);
+		return -ENOSYS;
+	}
 	*ret_h = h;
 	return 0;
 }
@@ -336,6 +349,8 @@ void data_open(struct data_req *r)
 		data_park_meta(r, job_open);
 		return;
 	}
+	if (data_no_open(r))
+		return;
 	char *path = data_req_path(r);
 	if (path)
 		answer_open(r, path, -1);
@@ -347,10 +362,19 @@ void data_open(struct data_req *r)
 void data_release(struct data_view *v, struct data_handle *h, uint32_t tid)
 {
 	hfs_mutex_lock(&v->lock);
-	*(h->prev ? &h->prev->next : &v->handles) = h->next;
-	if (h->next)
-		h->next->prev = h->prev;
+	bool is_ours = h && !v->is_no_open; /* else it was closed then */
+	if (is_ours) {
+		*(h->prev ? &h->prev->next : &v->handles) = h->next;
+		if (h->next)
+			h->next->prev = h->prev;
+	}
 	hfs_mutex_unlock(&v->lock);
+	if (is_ours)
+		data_handle_close(v, h, tid);
+}
+
+void data_handle_close(struct data_view *v, struct data_handle *h, uint32_t tid)
+{
 	engine_file_unbind(v->h->engine, h->file, tid);
 	struct cache_file *f = node_close(v->nodes, h->node);
 	if (f)

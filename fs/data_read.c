@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <sys/stat.h>
 
 #define READ_BYTES_MAX (16u << 20)
 
@@ -21,8 +22,13 @@ static void read_done(struct cache_read *cr, int err, const struct iovec *iov, i
 
 void data_read(struct data_req *r)
 {
-	uint64_t size = r->node->attr.id.size_bytes;
 	struct data_result res = { 0 };
+
+	if (!r->node || r->node->kind != S_IFREG) {
+		data_answer(r, -EISDIR, NULL);
+		return;
+	}
+	uint64_t size = r->node->attr.id.size_bytes;
 	size_t len = r->size < READ_BYTES_MAX ? r->size : READ_BYTES_MAX;
 
 	if (r->off >= size || len == 0) {
@@ -31,13 +37,19 @@ void data_read(struct data_req *r)
 	}
 	if (len > size - r->off)
 		len = (size_t)(size - r->off);
+	bool is_opened = r->file != NULL;
+	int rc = is_opened ? 0 : data_unopened_file(r);
+	if (rc < 0) {
+		data_answer(r, rc, NULL);
+		return;
+	}
 	r->read = (struct cache_read){
-		.file = r->handle->file, .off_bytes = r->off, .len_bytes = (uint32_t)len, .done = read_done
+		.file = r->file, .off_bytes = r->off, .len_bytes = (uint32_t)len, .done = read_done
 	};
 	atomic_fetch_add(&r->refs, 1);
 	if (!data_list_add(r, true)) {
 		data_req_unref(r);
 		return;
 	}
-	engine_read(r->v->h->engine, &r->read, r->tid);
+	engine_read(r->v->h->engine, &r->read, r->tid, !is_opened && !r->node->is_superseded);
 }

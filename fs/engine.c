@@ -297,7 +297,7 @@ static void on_starved(void *ctx, uint32_t n)
 
 /* ---- reading ---------------------------------------------------------------------------------- */
 
-void engine_read(struct engine *e, struct cache_read *r, uint64_t reader)
+void engine_read(struct engine *e, struct cache_read *r, uint64_t reader, bool may_bind)
 {
 	struct cache_file *f = r->file;
 	struct event ev = { .kind = EV_READ,
@@ -306,7 +306,8 @@ void engine_read(struct engine *e, struct cache_read *r, uint64_t reader)
 			    .len_bytes = r->len_bytes,
 			    .asked_off = r->off_bytes,
 			    .asked_len = r->len_bytes,
-			    .reader = reader };
+			    .reader = reader,
+			    .may_bind = may_bind && !cache_file_is_superseded(f) };
 	struct cache_range missing = { 0 };
 
 	cache_file_ref(f); /* r and its file may be gone when the call returns */
@@ -322,6 +323,8 @@ void engine_read(struct engine *e, struct cache_read *r, uint64_t reader)
 		ev.file = f;
 		ev.off_bytes = missing.off_bytes;
 		ev.len_bytes = missing.len_bytes;
+	} else if (ev.may_bind && ev.name == NAME_NONE) { /* of the news of its fetch this may be the first */
+		ev.file = f;
 	} else {
 		cache_file_put(e->cache, f);
 	}

@@ -48,8 +48,11 @@ void engine_guest_note(struct engine *e, uint32_t uid, uint32_t gid, uint32_t ti
 int engine_as_guest(struct engine *e, int (*fn)(void *arg), void *arg);
 
 /* ---- reading (fs/read.c) ---- */
-/* Park or serve; r->done is called exactly once (maybe inside). path: where the file is now. reader: thread or process id. */
-void engine_read(struct engine *e, struct cache_read *r, uint64_t reader);
+/*
+ * Park or serve; r->done is called exactly once (maybe inside). reader: thread or process id. may_bind: nobody has opened the file
+ * (engine_file_bind), and it is what its path led to when that was last looked at: so the name can be taken from the file.
+ */
+void engine_read(struct engine *e, struct cache_read *r, uint64_t reader, bool may_bind);
 bool engine_read_cancel(struct engine *e, struct cache_read *r);
 /* Bind an open generation to its name; the number is counted: engine_file_unbind() when the last handle goes. */
 int engine_file_bind(struct engine *e, struct cache_file *f, const char *path, uint64_t reader);

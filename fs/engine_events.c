@@ -95,8 +95,25 @@ static void read_unscheduled(struct engine *e, const struct event *ev)
 	}
 }
 
-static void on_read(struct engine *e, struct event *ev)
+/* As if it were opened, but for that it stays only as long as the scheduler has pages of it. */
+static void read_bind(struct engine *e, struct event *ev) HFS_REQUIRES(e->lock)
 {
+	char *path = cache_file_path(e->cache, ev->file);
+	uint32_t name;
+
+	if (path && name_get_locked(e, path, strlen(path), &name) == 0) {
+		ev->name = name_bind_locked(e, name, ev->file);
+		name_at(e, name)->refs--;
+		if (ev->name != name)
+			name_trim_locked(e, name);
+	}
+	free(path);
+}
+
+static void on_read(struct engine *e, struct event *ev) HFS_REQUIRES(e->lock)
+{
+	if (ev->may_bind && ev->file && !is_current(e, ev->name, ev->file))
+		read_bind(e, ev);
 	if (ev->name != NAME_NONE && name_at(e, ev->name)->path && atomic_load(&e->n_recorders) > 0)
 		record_read(e, name_at(e, ev->name)->path, ev->asked_off, ev->asked_len);
 	if (ev->is_miss && !is_current(e, ev->name, ev->file)) {

@@ -53,6 +53,7 @@ struct event {
 	enum event_kind kind;
 	uint32_t name;
 	bool is_miss, is_small, is_tier_missed;
+	bool may_bind; /* READ, with file: as engine_read() */
 	int err;
 	struct cache_file *file; /* counted where set */
 	uint64_t off_bytes, len_bytes, reader; /* READ; FETCHED: chunk number in off */

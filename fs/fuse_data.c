@@ -293,7 +293,7 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 
 	if (!r)
 		return;
-	r->handle = (struct data_handle *)(uintptr_t)fi->fh;
+	(void)fi; /* 0 where there was no OPEN: the node says all */
 	r->size = size;
 	r->off = (uint64_t)off;
 	submit(req, r);
@@ -391,7 +391,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 					FUSE_CAP_SPLICE_WRITE,	 FUSE_CAP_SPLICE_MOVE,	   FUSE_CAP_FLOCK_LOCKS,
 					FUSE_CAP_POSIX_LOCKS };
 
-	(void)userdata;
+	if (fuse_get_feature_flag(conn, FUSE_CAP_NO_OPEN_SUPPORT))
+		data_can_no_open(((struct data_session *)userdata)->view);
 	for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++)
 		(void)fuse_set_feature_flag(conn, on[i]);
 	for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++)

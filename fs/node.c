@@ -248,6 +248,30 @@ struct node *node_get(struct node_table *t, uint64_t id)
 	return n;
 }
 
+struct node *node_get_open(struct node_table *t, uint64_t id, struct cache_file **ret_f)
+{
+	hfs_mutex_lock(&t->lock);
+	struct node *n = id_find_locked(t, id);
+	*ret_f = n ? n->file : NULL;
+	if (*ret_f)
+		cache_file_ref(*ret_f);
+	if (n) {
+		kept_remove_locked(t, n);
+		n->refs++;
+	}
+	hfs_mutex_unlock(&t->lock);
+	return n;
+}
+
+bool node_first_open(struct node_table *t, struct node *n)
+{
+	hfs_mutex_lock(&t->lock);
+	bool is_first = !n->was_opened;
+	n->was_opened = true;
+	hfs_mutex_unlock(&t->lock);
+	return is_first;
+}
+
 void node_ref(struct node_table *t, struct node *n)
 {
 	hfs_mutex_lock(&t->lock);

@@ -39,7 +39,7 @@ struct node {
 	uint64_t nlookup;
 	uint32_t refs;
 	uint32_t name_hash;
-	bool is_superseded; /* out of the name table; also read without the lock, as a hint */
+	_Atomic bool is_superseded; /* out of the name table; written under the lock, also read without it, as a hint */
 	bool is_kept;	    /* nobody holds it: in the list of the kept ones */
 	struct node *kept_prev, *kept_next;
 	/* const for files and symlinks; for directories guarded by the table's lock */
@@ -48,6 +48,7 @@ struct node {
 	/* guarded: set by the first open, cleared by the last release */
 	struct cache_file *file; /* counted */
 	uint32_t n_open;
+	bool was_opened; /* counted for data_noopen.c */
 	uint16_t name_len;
 	char name[]; /* NUL-terminated, const */
 };
@@ -90,6 +91,10 @@ struct cache_file *node_close(struct node_table *t, struct node *n);
 
 /* The open generation of the node, +1 reference, or NULL. */
 struct cache_file *node_file_ref(struct node_table *t, struct node *n);
+/* node_get() and node_file_ref() in one. *ret_f NULL: no handle is open. */
+struct node *node_get_open(struct node_table *t, uint64_t id, struct cache_file **ret_f);
+/* True for the first call of a node. */
+bool node_first_open(struct node_table *t, struct node *n);
 
 struct node_stats {
 	uint64_t nodes, lookups, superseded, bytes, kept;

@@ -93,7 +93,7 @@ static UNUSED_FN void engine_reader_start(struct reader *rd, struct engine_world
 	*rd = (struct reader){.w = &ew->w, .buf = malloc(len + 1)};
 	MUST(rd->buf != NULL);
 	rd->r = (struct cache_read){.file = f, .off_bytes = off, .len_bytes = len, .done = reader_done};
-	engine_read(ew->e, &rd->r, reader);
+	engine_read(ew->e, &rd->r, reader, false);
 }
 
 /* Nothing but waiting: whoever forgets a read fails here. */

@@ -203,3 +203,24 @@ Test(node, two_hundred_thousand_stay_below_256_bytes_each)
 	node_put(t, root);
 	node_table_destroy(t, NULL);
 }
+
+Test(node, get_open_gives_the_open_generation_and_first_open_is_once)
+{
+	struct node_table *t = table();
+	struct node *root = node_get(t, NODE_ROOT_ID), *old;
+	struct node *n = bind(t, root, "f", attr(S_IFREG | 0644, 10, 5, 7), &old);
+	struct cache_file *f = (void *)1;
+
+	cr_assert_eq(node_get_open(t, n->id, &f), n);
+	cr_assert_null(f, "no handle");
+	cr_assert(node_first_open(t, n));
+	cr_assert_not(node_first_open(t, n));
+	node_put(t, n);
+	node_put(t, n);
+	f = (void *)1;
+	cr_assert_null(node_get_open(t, 4711, &f));
+	cr_assert_null(f);
+	node_forget(t, n->id, 1);
+	node_put(t, root);
+	node_table_destroy(t, NULL);
+}

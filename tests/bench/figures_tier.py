@@ -85,27 +85,32 @@ def tier_filling(b):
 
 @f.figure
 def tier_small_files(b):
-    """20,000 files of 30 KB: space in packs, memory of the index, and a cold read beside ext4's own."""
+    """20,000 files of 30 KB: space in packs, memory of the index, and a cold read beside ext4's own; and beside a FUSE server that has
+    them all in memory and does nothing but answer LOOKUP and READ, as hintfs does (no OPEN, no RELEASE): the messages' own time."""
     source, path = b.data.small(), cache(b)
     names = [os.path.relpath(os.path.join(d, x), source) for d, _, fs in os.walk(source) for x in fs]
     listing = b.list_file(f.shuffled(names))
     status = warm(b, source, path, immutable=True)
     b.row("20,000 x 30 KB: tier space / bytes", du(path) / (len(names) * 30000), "<= 1.05")
     b.row("  memory of the index, bytes a file", int(status["tier_index_bytes"]) / len(names), "<= 200")
-    rival = f.build_rival(b)
+    rival, bound = f.build_rival(b), f.build_peer(b, "tests/bench/memory_fs.c")
+    in_memory = b.list_file(f.shuffled([f"f{i}" for i in range(len(names))]), "memory-list")
     for threads in (8, 1):
-        times = {kind: [] for kind in ("native", "order", "plain", "passthrough_ll")}
+        times = {kind: [] for kind in ("native", "order", "plain", "memory_fs", "passthrough_ll")}
         for _ in range(b.rounds):
             times["native"].append(cold(b, source, listing, threads=threads, block=65536)["wall_s"])
             for kind in ("order", "plain"):
                 with b.mount(source, **opts(path, immutable=True)) as m:
                     times[kind].append(cold(b, m.path, listing, threads=threads, block=65536,
                                             order_to=m.order if kind == "order" else None)["wall_s"])
+            if bound:
+                with f.peer_mount(b, [bound, None, 30000, len(names)]) as mnt:
+                    times["memory_fs"].append(cold(b, mnt, in_memory, threads=threads, block=65536)["wall_s"])
             if rival:  # the same cold files, and as little as a FUSE server can do with them
                 with f.peer_mount(b, f.rival_argv(rival, source)) as mnt:
                     times["passthrough_ll"].append(cold(b, mnt, listing, threads=threads, block=65536)["wall_s"])
         native = f.median(times.pop("native"))
-        for kind, asked in (("order", ">= 1.0" if threads == 8 else ""), ("plain", ""), ("passthrough_ll", "printed")):
+        for kind, asked in (("order", ">= 1.0" if threads == 8 else ""), ("plain", ""), ("memory_fs", "printed"), ("passthrough_ll", "printed")):
             if times[kind]:
                 b.row(f"  cold, {threads} readers, {kind}: speed / cold ext4", native / f.median(times[kind]), asked,
                       f"{f.median(times[kind]):.2f} s, ext4 {native:.2f} s")

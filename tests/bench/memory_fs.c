@@ -2,8 +2,9 @@
 /*
  * tests/bench/memory_fs.c - the least that a FUSE server can do for a read: answer it from memory that is there.
  *
- * memory_fs MOUNTPOINT BYTES: a mount with one file, "data", of BYTES bytes; ends with its unmount. Beside it figures.py puts what hintfs
- * reaches from slots: nothing on the same kernel is faster than this through READ requests of 1 MiB.
+ * memory_fs MOUNTPOINT BYTES [COUNT]: a mount with one file, "data", of BYTES bytes, or with COUNT files "f0", "f1" ... which are all those
+ * bytes; ends with its unmount. Beside it figures.py puts what hintfs reaches from slots: nothing on the same kernel is faster than
+ * this through READ requests of 1 MiB; and, of many small files, through a LOOKUP and a READ for each (no OPEN, no RELEASE).
  */
 #define FUSE_USE_VERSION 317
 #include <errno.h>
@@ -16,12 +17,12 @@
 #define KEPT_S 3600.0
 
 static char *data;
-static uint64_t data_bytes;
+static uint64_t data_bytes, n_files; /* 0: just "data" */
 
 static void fill(fuse_ino_t ino, struct stat *st)
 {
-	*st = (struct stat){ .st_ino = ino, .st_nlink = 1, .st_mode = ino == FILE_INO ? S_IFREG | 0444 : S_IFDIR | 0555,
-			     .st_size = ino == FILE_INO ? (off_t)data_bytes : 0 };
+	*st = (struct stat){ .st_ino = ino, .st_nlink = 1, .st_mode = ino >= FILE_INO ? S_IFREG | 0444 : S_IFDIR | 0555,
+			     .st_size = ino >= FILE_INO ? (off_t)data_bytes : 0 };
 }
 
 static void op_init(void *arg, struct fuse_conn_info *conn)
@@ -32,15 +33,26 @@ static void op_init(void *arg, struct fuse_conn_info *conn)
 	conn->max_readahead = 1u << 20;
 }
 
+/* 0: there is none of that name */
+static fuse_ino_t ino_of(const char *name)
+{
+	char *end;
+
+	if (n_files == 0)
+		return strcmp(name, "data") ? 0 : FILE_INO;
+	uint64_t i = name[0] == 'f' && name[1] ? strtoull(name + 1, &end, 10) : n_files;
+	return i < n_files && *end == '\0' ? FILE_INO + i : 0;
+}
+
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	struct fuse_entry_param e = { .ino = FILE_INO, .attr_timeout = KEPT_S, .entry_timeout = KEPT_S };
+	struct fuse_entry_param e = { .ino = ino_of(name), .attr_timeout = KEPT_S, .entry_timeout = KEPT_S };
 
-	if (parent != FUSE_ROOT_ID || strcmp(name, "data")) {
+	if (parent != FUSE_ROOT_ID || !e.ino) {
 		fuse_reply_err(req, ENOENT);
 		return;
 	}
-	fill(FILE_INO, &e.attr);
+	fill(e.ino, &e.attr);
 	fuse_reply_entry(req, &e);
 }
 
@@ -56,6 +68,10 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	(void)ino;
+	if (n_files > 0) {
+		fuse_reply_err(req, ENOSYS); /* the kernel asks no more */
+		return;
+	}
 	fi->keep_cache = 1;
 	fi->noflush = 1;
 	fuse_reply_open(req, fi);
@@ -80,9 +96,10 @@ int main(int argc, char **argv)
 	struct fuse_args args = FUSE_ARGS_INIT(2, words);
 	struct fuse_session *se;
 
-	if (argc != 3)
+	if (argc != 3 && argc != 4)
 		return 2;
 	data_bytes = strtoull(argv[2], NULL, 10);
+	n_files = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
 	data = mmap(NULL, data_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	se = fuse_session_new(&args, &OPS, sizeof(OPS), NULL);
 	if (data == MAP_FAILED || !se)

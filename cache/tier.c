@@ -294,6 +294,7 @@ int tier_create(const struct tier_config *cfg, struct tier **ret_t, char *ret_wh
 	t->cfg.apart = NULL;
 	t->cfg.dir = t->dir;
 	t->pack_bytes = pack_bytes_for(&t->cfg);
+	t->ahead_bytes = TIER_AHEAD_BYTES;
 	t->buf_bytes = t->cfg.chunk_bytes + sizeof(struct tier_raw_item) + TIER_PACK_PATH_MAX + TIER_PACK_ALIGN;
 	t->grace_end_ns = hfs_now_ns() + GRACE_NS;
 	t->sync_at_ns = hfs_now_ns() + t->cfg.sync_ns;

@@ -45,6 +45,7 @@
 #define TIER_OP_BUCKETS 256
 #define TIER_NONE UINT32_MAX
 #define TIER_BLOCK 4096
+#define TIER_AHEAD_BYTES (UINT64_C(512) << 20)
 
 struct tier_obj {
 	struct tier_obj *lru_next, *lru_prev; /* all that live; least recently used first */
@@ -81,6 +82,7 @@ struct tier_pack {
 	uint32_t end_bytes, n_live, n_writers;
 	uint64_t live_bytes;
 	uint32_t first; /* of its entries; TIER_NONE: none */
+	uint64_t ahead; /* guarded: windows that were read ahead, a bit each */
 	bool is_sealed, is_full;
 };
 
@@ -137,6 +139,7 @@ struct tier {
 	size_t buf_bytes;
 	uint64_t grace_end_ns; /* until when a reader may wait for adoption */
 	struct workq *reads, *large_reads, *bg;
+	_Atomic bool is_cached_refused; /* the file system cannot say what is in memory */
 
 	struct hfs_mutex lock;
 	struct hfs_cond changed; /* state, idle, naming, adoption: rare events, broadcast */
@@ -165,6 +168,7 @@ struct tier {
 	uint32_t n_open;
 	struct tier_buf *bufs;
 	uint32_t n_bufs;
+	uint64_t ahead_bytes; /* that may still be read ahead of packs, see tier_pack_ahead() */
 	struct tier_job *waiting; /* readers */
 	uint64_t progress_ns;	  /* when a read ended last */
 	bool is_final_done;
@@ -274,9 +278,12 @@ int tier_pack_check_open(struct tier *t, struct tier_pack *p, int fd);
 int tier_pack_begin(struct tier *t, uint64_t total_bytes, struct tier_pack **ret_p, uint32_t *ret_off);
 void tier_pack_end(struct tier *t, struct tier_pack *p);
 void tier_pack_seal_full(struct tier *t, bool is_all);
-/* The item at off into buf; *ret_data_off: where in it the data is. name may be NULL. Errors as tier_big_read(); -ENOENT: dead. */
+/* The item at off into buf; *ret_data_off: where in it the data is. name may be NULL. Errors as tier_big_read(); -ENOENT: dead.
+ * is_cached: only if it is in memory, else -EAGAIN; waits for no disk. */
 int tier_pack_read(struct tier *t, struct tier_pack *p, uint32_t off_bytes, struct tier_key key, const struct hfs_identity *id,
-		   uint32_t path_bytes, const struct tier_name *name, uint8_t *buf, uint32_t *ret_data_off);
+		   uint32_t path_bytes, const struct tier_name *name, bool is_cached, uint8_t *buf, uint32_t *ret_data_off);
+void tier_pack_ahead(struct tier *t, struct tier_pack *p, uint32_t off_bytes);
+void tier_pack_ahead_used_locked(struct tier *t, uint32_t bytes);
 int tier_pack_erase(struct tier *t, struct tier_pack *p, uint32_t off_bytes, uint32_t head_bytes, uint32_t item_bytes);
 int tier_pack_add_locked(struct tier *t, struct tier_pack *p);
 struct tier_pack *tier_pack_new(uint64_t pack_no);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static int sys_openat(void *ctx, int dirfd, const char *name, int flags, mode_t mode)
@@ -43,6 +44,21 @@ static ssize_t sys_pread(void *ctx, int fd, void *buf, size_t n, uint64_t off_by
 
 	(void)ctx;
 	return got < 0 ? -errno : got;
+}
+
+static ssize_t sys_pread_cached(void *ctx, int fd, void *buf, size_t n, uint64_t off_bytes)
+{
+	const struct iovec iov = {.iov_base = buf, .iov_len = n};
+	ssize_t got = preadv2(fd, &iov, 1, (off_t)off_bytes, RWF_NOWAIT);
+
+	(void)ctx;
+	return got < 0 ? -errno : got;
+}
+
+static void sys_read_ahead(void *ctx, int fd, uint64_t off_bytes, uint64_t len_bytes)
+{
+	(void)ctx;
+	(void)posix_fadvise(fd, (off_t)off_bytes, (off_t)len_bytes, POSIX_FADV_WILLNEED);
 }
 
 static ssize_t sys_pwrite(void *ctx, int fd, const void *buf, size_t n, uint64_t off_bytes)
@@ -136,6 +152,8 @@ const struct tier_io *tier_io_system(void)
 		.fstat = sys_fstat,
 		.fstatat = sys_fstatat,
 		.pread = sys_pread,
+		.pread_cached = sys_pread_cached,
+		.read_ahead = sys_read_ahead,
 		.pwrite = sys_pwrite,
 		.punch = sys_punch,
 		.ftruncate = sys_ftruncate,

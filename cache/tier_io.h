@@ -22,6 +22,9 @@ struct tier_io {
 	int (*fstat)(void *ctx, int fd, struct stat *ret);
 	int (*fstatat)(void *ctx, int dirfd, const char *name, struct stat *ret, int flags);
 	ssize_t (*pread)(void *ctx, int fd, void *buf, size_t n, uint64_t off_bytes);
+	/* Only what is in memory: -EAGAIN, or fewer bytes, when the disk would be waited for. NULL: nothing ever is. */
+	ssize_t (*pread_cached)(void *ctx, int fd, void *buf, size_t n, uint64_t off_bytes);
+	void (*read_ahead)(void *ctx, int fd, uint64_t off_bytes, uint64_t len_bytes); /* NULL: not done */
 	ssize_t (*pwrite)(void *ctx, int fd, const void *buf, size_t n, uint64_t off_bytes);
 	int (*punch)(void *ctx, int fd, uint64_t off_bytes, uint64_t len_bytes); /* keeps the size */
 	int (*ftruncate)(void *ctx, int fd, uint64_t size_bytes);

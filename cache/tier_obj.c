@@ -253,7 +253,7 @@ int tier_check_file(struct tier *t, int fd, struct stat *ret)
 /* A name that leads elsewhere, or to something else than a file, is not what it should be. */
 static int open_one(struct tier *t, int dirfd, const char *name, bool *ret_is_readonly, struct stat *ret_st)
 {
-	const int flags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+	const int flags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_NOATIME; /* noting a time may wait for the disk */
 	int fd = t->io->openat(t->io->ctx, dirfd, name, flags | O_RDWR, 0), err;
 
 	if (fd == -EROFS) {

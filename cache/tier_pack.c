@@ -8,12 +8,18 @@
  * item is marked dead and the whole blocks of its data are punched; the segment goes when it is empty. Sealing appends
  * a table of what is alive: a hint that saves the next start a scan, each of its entries is checked, and what it names
  * is checked on use like all else.
+ *
+ * Files that were admitted together are read together, if not in the same order: whoever had to wait for the disk reads the
+ * window around ahead, and the others find theirs in memory. That pays as long as it is used, see tier_pack_ahead().
  */
 #include "cache/tier_i.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define AHEAD_WINDOWS 64 /* of a pack: bits of tier_pack.ahead */
+#define AHEAD_GAIN 8
 
 struct tier_pack *tier_pack_new(uint64_t pack_no)
 {
@@ -87,7 +93,7 @@ int tier_pack_create(struct tier *t, struct tier_pack **ret_p)
 	if (p == NULL)
 		return -ENOMEM;
 	tier_pack_name(text, p->pack_no);
-	err = fd = t->io->openat(t->io->ctx, t->fd_packs, text, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+	err = fd = t->io->openat(t->io->ctx, t->fd_packs, text, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_NOATIME, 0600);
 	if (err >= 0) {
 		tier_pack_encode(&raw, t->salt, p->pack_no);
 		err = tier_write_full(t, fd, &raw, sizeof(raw), 0);
@@ -306,15 +312,55 @@ void tier_pack_seal_full(struct tier *t, bool is_all)
 
 /* ---- reading, dropping ---- */
 
+static int read_cached(struct tier *t, int fd, void *buf, size_t n, uint64_t off_bytes)
+{
+	ssize_t got;
+
+	if (t->io->pread_cached == NULL || atomic_load_explicit(&t->is_cached_refused, memory_order_relaxed))
+		return -EAGAIN;
+	got = t->io->pread_cached(t->io->ctx, fd, buf, n, off_bytes);
+	if (got == -EOPNOTSUPP || got == -ENOSYS || got == -EINVAL)
+		atomic_store_explicit(&t->is_cached_refused, true, memory_order_relaxed);
+	return got == (ssize_t)n ? 0 : -EAGAIN;
+}
+
+/*
+ * Somebody waits for the disk there: on a thread of the tier. The account begins with TIER_AHEAD_BYTES and gets AHEAD_GAIN bytes for each
+ * byte that was found in memory, so a dataset that fits comes in whole, in large reads, and one that does not costs TIER_AHEAD_BYTES once
+ * and a few times what was of use.
+ */
+void tier_pack_ahead(struct tier *t, struct tier_pack *p, uint32_t off_bytes)
+{
+	const uint64_t window = t->pack_bytes / AHEAD_WINDOWS, no = off_bytes / window;
+	bool is_due;
+
+	if (t->io->read_ahead == NULL || no >= AHEAD_WINDOWS || t->io->pread_cached == NULL ||
+	    atomic_load_explicit(&t->is_cached_refused, memory_order_relaxed))
+		return;
+	hfs_mutex_lock(&t->lock);
+	is_due = !(p->ahead & UINT64_C(1) << no) && t->ahead_bytes >= window;
+	p->ahead ^= UINT64_C(1) << no; /* read ahead and gone again: the next one may */
+	t->ahead_bytes -= is_due ? window : 0;
+	hfs_mutex_unlock(&t->lock);
+	if (is_due)
+		t->io->read_ahead(t->io->ctx, p->obj.fd_data, no * window, window);
+}
+
+void tier_pack_ahead_used_locked(struct tier *t, uint32_t bytes)
+{
+	t->ahead_bytes = hfs_min_u64(t->ahead_bytes + (uint64_t)bytes * AHEAD_GAIN, TIER_AHEAD_BYTES);
+}
+
 int tier_pack_read(struct tier *t, struct tier_pack *p, uint32_t off_bytes, struct tier_key key,
-		   const struct hfs_identity *id, uint32_t path_bytes, const struct tier_name *name, uint8_t *buf,
+		   const struct hfs_identity *id, uint32_t path_bytes, const struct tier_name *name, bool is_cached, uint8_t *buf,
 		   uint32_t *ret_data_off)
 {
 	const uint32_t data_off = tier_item_data_off(path_bytes);
 	const char *path = (const char *)buf + sizeof(struct tier_raw_item);
 	struct tier_item it;
 	size_t need;
-	int err = tier_read_full(t, p->obj.fd_data, buf, data_off + id->size_bytes, off_bytes);
+	const size_t n = data_off + id->size_bytes;
+	int err = is_cached ? read_cached(t, p->obj.fd_data, buf, n, off_bytes) : tier_read_full(t, p->obj.fd_data, buf, n, off_bytes);
 
 	if (err < 0)
 		return err == -ENODATA ? -EBADMSG : err;

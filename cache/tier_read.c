@@ -6,6 +6,9 @@
  *   queued --> running --> done --(the caller copies)--> freed by who leaves last
  *                 \-- the caller gave up: freed, and the loan given back, when the call returns, if ever
  *
+ * What is in a pack and in memory is read and verified by the caller itself: that waits for nothing. Whatever is wrong with it is
+ * met again, and seen to, by the thread.
+ *
  * A reader that waited read_wait_ns goes to the origin. If no read at all ended in that time the disk hangs: the tier is off,
  * and whoever else waits leaves too.
  */
@@ -42,16 +45,30 @@ void tier_read_wake_locked(struct tier *t)
 		hfs_cond_signal(&j->done);
 }
 
-static void job_free(struct tier_job *j)
+static void buf_drop(struct tier_job *j)
 {
 	if (j->is_large)
 		free(j->buf);
 	else
 		tier_buf_put(j->t, j->buf);
+	j->buf = NULL;
+	j->is_large = false;
+}
+
+static void job_free(struct tier_job *j)
+{
+	buf_drop(j);
 	if (j->fd >= 0)
 		(void)j->t->io->close(j->t->io->ctx, j->fd);
 	hfs_cond_finish(&j->done);
 	free(j);
+}
+
+static void unwait_locked(struct tier_job *j)
+{
+	*j->at = j->next;
+	if (j->next != NULL)
+		j->next->at = j->at;
 }
 
 /* ---- on a thread of the tier ---- */
@@ -96,9 +113,12 @@ static int perform(struct tier *t, struct tier_job *j, bool *ret_is_all_bad)
 		return tier_big_read(t, tier_big_of(o), (uint32_t)j->op.where, j->into, true);
 	if (!buf_for(t, j, o))
 		return -ENOMEM;
-	if (o->is_pack)
+	if (o->is_pack) {
+		if (name != NULL)
+			tier_pack_ahead(t, tier_pack_of(o), (uint32_t)j->op.where);
 		return tier_pack_read(t, tier_pack_of(o), (uint32_t)j->op.where, j->name.key, &j->name.id, j->item_path_bytes,
-				      name, j->buf->data, &j->data_off);
+				      name, false, j->buf->data, &j->data_off);
+	}
 	return tier_big_read(t, tier_big_of(o), (uint32_t)j->op.where, j->buf->data, false);
 }
 
@@ -210,6 +230,33 @@ static void read_main(void *arg)
 	tier_fds_trim(t);
 }
 
+/* On the caller's thread: done if it is in a pack that is open, in memory, and right. */
+static bool read_now(struct tier *t, struct tier_job *j)
+{
+	struct tier_obj *o = j->op.obj;
+	bool is_open, is_right = false;
+
+	if (j->kind != JOB_READ || !o->is_pack)
+		return false;
+	hfs_mutex_lock(&t->lock);
+	is_open = o->fd_data >= 0; /* stays: the operation uses it */
+	hfs_mutex_unlock(&t->lock);
+	if (is_open && buf_for(t, j, o))
+		is_right = tier_pack_read(t, tier_pack_of(o), (uint32_t)j->op.where, j->name.key, &j->name.id, j->item_path_bytes,
+					  &j->name, true, j->buf->data, &j->data_off) == 0;
+	if (!is_right) {
+		buf_drop(j);
+		return false;
+	}
+	hfs_mutex_lock(&t->lock);
+	tier_op_end(t, &j->op);
+	tier_pack_ahead_used_locked(t, (uint32_t)j->name.id.size_bytes);
+	j->is_done = true;
+	unwait_locked(j);
+	hfs_mutex_unlock(&t->lock);
+	return true;
+}
+
 void tier_read_drop(void *ctx, void (*fn)(void *arg), void *arg)
 {
 	struct tier_job *j = arg;
@@ -281,13 +328,6 @@ static void begin_locked(struct tier *t, struct tier_job *j, struct tier_entry *
 	if (j->next != NULL)
 		j->next->at = &j->next;
 	t->waiting = j;
-}
-
-static void unwait_locked(struct tier_job *j)
-{
-	*j->at = j->next;
-	if (j->next != NULL)
-		j->next->at = j->at;
 }
 
 /* True: j is done and the caller's. False: it is the thread's now. */
@@ -379,6 +419,10 @@ static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, u
 	if (e == NULL) {
 		job_free(j);
 		return err;
+	}
+	if (read_now(t, j)) {
+		*ret_j = j;
+		return 0;
 	}
 	if (workq_run(q, read_main, j, kind != JOB_VERIFY) < 0)
 		tier_read_drop(t, read_main, j);

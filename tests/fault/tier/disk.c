@@ -361,6 +361,17 @@ static ssize_t do_pread(void *ctx, int fd, void *buf, size_t n, uint64_t off)
 	return got;
 }
 
+/* Every second block is in memory, unless the disk hangs: then nothing is. */
+static ssize_t do_pread_cached(void *ctx, int fd, void *buf, size_t n, uint64_t off)
+{
+	struct disk *d = ctx;
+
+	hfs_mutex_lock(&d->lock);
+	bool is_cached = !d->is_hanging && off / 4096 % 2 == 0;
+	hfs_mutex_unlock(&d->lock);
+	return is_cached ? do_pread(ctx, fd, buf, n, off) : -EAGAIN;
+}
+
 static ssize_t do_pwrite(void *ctx, int fd, const void *buf, size_t n, uint64_t off)
 {
 	struct disk *d = ctx;
@@ -634,6 +645,7 @@ struct disk *disk_new(uint64_t bytes, uint32_t inodes)
 				 .fstat = do_fstat,
 				 .fstatat = do_fstatat,
 				 .pread = do_pread,
+				 .pread_cached = do_pread_cached,
 				 .pwrite = do_pwrite,
 				 .punch = do_punch,
 				 .ftruncate = do_ftruncate,

@@ -94,7 +94,7 @@ static int entries_add(struct sched *s, struct stream *st, const struct sched_en
 	return 0;
 }
 
-static bool entries_has_other(const struct sched *s, uint32_t stream)
+bool sch_entries_others(const struct sched *s, uint32_t stream)
 {
 	for (uint32_t i = 0; i < s->n_streams; i++)
 		if (i != stream && s->streams[i].is_live && s->streams[i].low_visit < s->streams[i].mat_visit)
@@ -111,7 +111,7 @@ int64_t sched_stream_append(struct sched *s, uint32_t stream, const struct sched
 		return -EINVAL;
 	st = &s->streams[stream];
 	/* What comes now belongs between visits that others have there already. */
-	if (n && s->pos.n > s->pos.low && st->mat_visit >= sch_visits(st) && entries_has_other(s, stream))
+	if (n && s->pos.n > s->pos.low && st->mat_visit >= sch_visits(st) && sch_entries_others(s, stream))
 		s->is_dirty_soon = true;
 	for (i = 0; i < n && st->n_entries < s->cfg.entries_max; i++)
 		if (entries_add(s, st, &e[i]))

@@ -91,7 +91,13 @@ static void position_link(struct sched *s, uint32_t p)
 {
 	struct page *pg = &s->pages[s->pos.page[p]];
 
+	struct stream *st = sch_position_stream(s, p);
+
 	s->pos.next[p] = SCH_NONE;
+	s->pos.n_laid++;
+	st->n_own++;
+	st->first_own = sch_min32(st->first_own, p);
+	st->undone = sch_min32(st->undone, p);
 	sch_bitmap_set(&s->pos.undone, p);
 	if (pg->next != SCH_NONE) {
 		s->pos.next[pg->last] = p;
@@ -452,6 +458,8 @@ static void rebuild_marks(struct sched *s)
 		st->low = 0;
 		st->high = 0;
 		st->gap = 0;
+		st->n_own = 0;
+		st->first_own = st->undone = SCH_NONE;
 		st->cand = SCH_NONE;
 		st->cand_hits = 0;
 		st->is_win_stale = true;
@@ -578,4 +586,30 @@ void sch_position_done(struct sched *s, uint32_t p)
 		/* The bit is at p: take it away before the link moves on. */
 		sch_page_next(s, pg);
 	}
+}
+
+/*
+ * The others' visits stay where they are, and their order with it, so that a thousand streams that go cost what they have. What
+ * the room is worth that is left between them the next rebuild sees, which may wait a little.
+ */
+void sch_positions_withdraw(struct sched *s, uint32_t stream)
+{
+	struct positions *q = &s->pos;
+	struct stream *st = &s->streams[stream];
+
+	for (uint32_t p = st->first_own, n = st->n_own; n > 0 && p < q->n; p++) {
+		if (q->stream[p] != stream)
+			continue;
+		n--;
+		q->stream[p] = SCH_NOBODY;
+		if (sch_position_is_done(s, p))
+			continue;
+		sch_bitmap_clear(&q->undone, p);
+		if (s->pages[q->page[p]].next == p)
+			sch_page_next(s, q->page[p]);
+	}
+	s->is_dirty_soon = s->is_dirty_soon || st->n_own > 0;
+	s->run_limit_ns = 0;
+	st->n_own = 0;
+	st->first_own = st->undone = SCH_NONE;
 }

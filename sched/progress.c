@@ -160,13 +160,18 @@ static void stream_fall_out(struct sched *s, uint32_t stream, uint32_t p)
 	stream_skip(s, &s->streams[stream], p);
 }
 
-/* First visit of the stream at or after p that is not done; pos.n if there is none. */
-static uint32_t stream_undone(const struct sched *s, uint32_t stream, uint32_t p)
+/* First visit of the stream at or after p, below which all are done, that is not; pos.n if there is none. */
+static uint32_t stream_undone(struct sched *s, uint32_t stream, uint32_t p)
 {
-	for (p = sch_bitmap_next(&s->pos.undone, p); p != SCH_NONE && p < s->pos.n;
+	struct stream *st = &s->streams[stream];
+
+	if (st->undone == SCH_NONE)
+		return s->pos.n;
+	for (p = sch_bitmap_next(&s->pos.undone, sch_max32(p, st->undone)); p != SCH_NONE && p < s->pos.n;
 	     p = sch_bitmap_next(&s->pos.undone, p + 1))
 		if (s->pos.stream[p] == stream)
-			return p;
+			return st->undone = p;
+	st->undone = SCH_NONE; /* until one is laid out */
 	return s->pos.n;
 }
 
@@ -176,6 +181,7 @@ void sch_progress_low(struct sched *s, uint32_t stream)
 	uint32_t p;
 
 	st->reorder = stream_reorder(s, st);
+	st->low = sch_max32(st->low, sch_min32(st->undone, st->high));
 	while (st->low < st->high) {
 		p = st->low;
 		if (s->pos.stream[p] == stream && !sch_position_is_done(s, p)) {

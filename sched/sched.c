@@ -128,7 +128,9 @@ int sched_create(const struct sched_config *cfg, struct sched **ret_s)
 	s->flight = s->seq_lru = (struct list){SCH_NONE, SCH_NONE, 0};
 	s->fetch_sizes = cfg->chunk_bytes;
 	s->next_ns = SCHED_NO_TIME;
-	if (sch_least_create(NULL, &s->least)) {
+	s->streams = calloc(SCHED_STREAMS_MAX + 1, sizeof(*s->streams));
+	if (!s->streams || sch_least_create(NULL, &s->least)) {
+		free(s->streams);
 		free(s);
 		return -ENOMEM;
 	}
@@ -191,20 +193,17 @@ static bool stream_is_live(const struct sched *s, uint32_t stream)
 
 int sched_stream_create(struct sched *s, uint32_t *ret_stream)
 {
-	uint32_t i = 0, cap = s->n_streams;
+	uint32_t i = 0;
 
 	while (i < s->n_streams && s->streams[i].is_live)
 		i++;
 	if (i >= SCHED_STREAMS_MAX)
 		return -ENOSPC;
-	if (i == s->n_streams) {
-		if (sch_array_grow((void **)&s->streams, &cap, i + 1, sizeof(*s->streams)))
-			return -ENOMEM;
-		memset(s->streams + s->n_streams, 0, (size_t)(cap - s->n_streams) * sizeof(*s->streams));
-		s->n_streams = sch_min32(cap, SCHED_STREAMS_MAX);
-	}
+	s->n_streams = sch_max32(s->n_streams, i + 1);
 	sch_positions_settle(s); /* nothing of an earlier owner of the number */
 	sch_progress_reset(&s->streams[i]);
+	s->streams[i].n_own = 0;
+	s->streams[i].first_own = s->streams[i].undone = SCH_NONE;
 	s->streams[i].is_live = true;
 	s->streams[i].is_replaced = false;
 	*ret_stream = i;
@@ -218,12 +217,17 @@ static void stream_clear(struct sched *s, uint32_t stream)
 
 	sch_wait_stream_gone(s, stream);
 	sch_entries_finish(s, st);
+	if (!was_empty && sch_entries_others(s, stream) && !s->is_dirty)
+		sch_positions_withdraw(s, stream);
+	else if (!was_empty)
+		s->is_dirty = true;
 	sch_progress_reset(st);
+	st->low = st->high = s->is_dirty ? 0 : s->pos.n;
 	if (was_empty) { /* it has no positions: nothing is to be built again */
 		st->is_replaced = false;
 		return;
 	}
-	s->is_dirty = true;
+	st->is_replaced = s->is_dirty;
 	sch_positions_settle(s);
 	sch_fetch_unwanted(s);
 }

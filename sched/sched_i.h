@@ -50,6 +50,7 @@
 #define SCH_MSEC 1000000ULL
 #define SCH_STRANGE 16
 #define SCH_NEAR_MAX 64u
+#define SCH_NOBODY SCHED_STREAMS_MAX /* one stream more than there can be: it is never live */
 #define SCH_RESOLVES_MAX 64 /* 5 round trips of 1 ms each: 6,600 names/s need 33 */
 
 static inline uint64_t sch_min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -156,6 +157,9 @@ struct stream {
 	uint64_t mat_visit;
 	uint64_t mat_page;   /* pages of mat_visit already there */
 	uint64_t visit_base; /* positions hold visit - visit_base */
+	uint32_t n_own;	     /* its positions, done ones included ... */
+	uint32_t first_own;  /* ... and the lowest of them; SCH_NONE if there are none */
+	uint32_t undone;     /* none of its positions below is not done; SCH_NONE: none at all */
 
 	/* progress, in positions */
 	uint32_t low, high;
@@ -229,10 +233,11 @@ struct positions { /* structure of arrays: 16 B a position and a done bit */
 	uint32_t *page;
 	uint32_t *next; /* next visit of the same page */
 	uint32_t *visit;
-	uint16_t *stream;
+	uint16_t *stream; /* SCH_NOBODY: withdrawn, and done */
 	uint8_t *b0, *b1;
 	struct sch_bitmap undone;
 	uint32_t n, cap, low;
+	uint64_t n_laid; /* positions laid out so far, again or for the first time: what the work is */
 };
 
 /* ---- pages ---------------------------------------------------------------------------- */
@@ -371,7 +376,7 @@ struct sched {
 	struct file *files;
 	uint32_t n_files;
 
-	struct stream *streams;
+	struct stream *streams; /* SCHED_STREAMS_MAX and SCH_NOBODY; memory that no stream used yet is none */
 	uint32_t n_streams;
 	uint64_t n_entries_all, n_missing_entries;
 
@@ -479,6 +484,7 @@ uint32_t sch_chunk_blocks(const struct sched *s, uint32_t file, uint64_t chunk_n
 
 /* entries.c */
 void sch_entries_finish(struct sched *s, struct stream *st);
+bool sch_entries_others(const struct sched *s, uint32_t stream); /* other streams have visits laid out and not done */
 bool sch_entry_get(const struct stream *st, uint64_t entry, struct sched_entry *ret);
 uint64_t sch_visits(const struct stream *st);
 uint64_t sch_visit_entry(const struct stream *st, uint64_t visit);
@@ -512,6 +518,7 @@ void sch_positions_finish(struct sched *s);
 void sch_positions_run(struct sched *s);
 void sch_positions_settle(struct sched *s); /* nothing may refer to positions that are out of date */
 void sch_position_done(struct sched *s, uint32_t p);
+void sch_positions_withdraw(struct sched *s, uint32_t stream); /* its list was dropped: without laying out the others anew */
 static inline bool sch_position_is_done(const struct sched *s, uint32_t p)
 {
 	return !(s->pos.undone.words[0][p / 64] >> (p % 64) & 1);

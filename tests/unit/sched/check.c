@@ -38,6 +38,22 @@ static void check_page(const struct sched *s, uint32_t pg)
 	}
 }
 
+/* What a stream knows of where its positions are. */
+static void check_own(const struct sched *s, uint32_t stream)
+{
+	const struct stream *st = &s->streams[stream];
+	uint32_t n = 0;
+
+	for (uint32_t p = 0; p < s->pos.n; p++) {
+		if (s->pos.stream[p] != stream)
+			continue;
+		n++;
+		CHECK(p >= st->first_own);
+		CHECK(p >= st->undone || sch_position_is_done(s, p));
+	}
+	CHECK(n == st->n_own);
+}
+
 static void check_positions(const struct sched *s)
 {
 	uint32_t bits = 0, trees = 0;
@@ -63,6 +79,7 @@ static void check_positions(const struct sched *s)
 		CHECK(st->low <= st->high);
 		for (uint32_t p = 0; p < st->low && p < s->pos.n; p++)
 			CHECK(s->pos.stream[p] != i || sch_position_is_done(s, p));
+		check_own(s, i);
 	}
 }
 

@@ -379,3 +379,93 @@ Test(marks, new_streams_do_not_lay_out_the_others_anew)
 	cr_assert_eq(w.origin_bytes, 256 * MIB);
 	world_close(&w);
 }
+
+/* Streams that get a new list, or go, cost what they have, not what all have: positions laid out are counted, on a clock that stands. */
+Test(marks, streams_that_go_do_not_lay_out_the_others_anew)
+{
+	enum { STREAMS = 200, PAGES = 16 };
+	struct sched_config cfg = world_config(8, 0);
+	uint32_t f, st[STREAMS], rebuilds;
+	struct world w;
+	uint64_t laid;
+
+	world_open(&w, &cfg);
+	sched_set_prefetch(w.s, SCHED_PREFETCH_OFF);
+	f = world_file(&w, STREAMS * PAGES * MIB, true);
+	for (uint32_t i = 0; i < STREAMS; i++) {
+		cr_assert_eq(sched_stream_create(w.s, &st[i]), 0);
+		for (uint32_t k = 0; k < PAGES; k++) {
+			struct sched_entry x = {f, ((uint64_t)i * PAGES + k) * MIB, MIB};
+
+			cr_assert_eq(sched_stream_append(w.s, st[i], &x, 1), 1);
+		}
+	}
+	world_step(&w);
+	cr_assert_eq(w.s->pos.n, STREAMS * PAGES);
+	laid = w.s->pos.n_laid;
+	rebuilds = w.s->rebuilds;
+	for (uint32_t i = 0; i < STREAMS; i++) { /* the same page first in all new lists */
+		struct sched_entry x = {f, 0, MIB};
+
+		sched_stream_replace(w.s, st[i]);
+		cr_assert_eq(sched_stream_append(w.s, st[i], &x, 1), 1);
+		world_step(&w);
+		if (i % 32 == 0)
+			check_invariants(w.s);
+	}
+	cr_assert_leq(w.s->pos.n_laid - laid, 2 * STREAMS, "new lists: %lu laid out", w.s->pos.n_laid - laid);
+	for (uint32_t i = 0; i + 1 < STREAMS; i++) {
+		sched_stream_destroy(w.s, st[i]);
+		world_step(&w);
+		if (i % 32 == 0)
+			check_invariants(w.s);
+	}
+	cr_assert_leq(w.s->pos.n_laid - laid, 2 * STREAMS, "gone: %lu laid out", w.s->pos.n_laid - laid);
+	cr_assert_eq(w.s->rebuilds, rebuilds);
+	cr_assert_eq(sched_file_is_idle(w.s, f), false);
+	sched_stream_destroy(w.s, st[STREAMS - 1]);
+	world_step(&w);
+	cr_assert_eq(w.s->live_pages, 0, "%u pages stay of lists that are gone", w.s->live_pages);
+	check_invariants(w.s);
+	world_close(&w);
+}
+
+/* A number that is given again finds nothing of its earlier owner, although the others were not laid out anew. */
+Test(marks, a_stream_number_given_again_begins_anew)
+{
+	struct sched_config cfg = world_config(64, 0);
+	uint32_t f, a, b, c;
+	struct world w;
+
+	world_open(&w, &cfg);
+	f = world_file(&w, 64 * MIB, true);
+	cr_assert_eq(sched_stream_create(w.s, &a), 0);
+	cr_assert_eq(sched_stream_create(w.s, &b), 0);
+	for (uint32_t i = 0; i < 32; i++) {
+		struct sched_entry x = {f, i * MIB, MIB}, y = {f, (32 + i) * MIB, MIB};
+
+		cr_assert_eq(sched_stream_append(w.s, a, &x, 1), 1);
+		cr_assert_eq(sched_stream_append(w.s, b, &y, 1), 1);
+	}
+	sched_set_prefetch(w.s, SCHED_PREFETCH_OFF);
+	world_step(&w);
+	sched_stream_destroy(w.s, a);
+	cr_assert_eq(sched_stream_create(w.s, &c), 0);
+	cr_assert_eq(c, a);
+	for (uint32_t i = 32; i-- > 0;) {
+		struct sched_entry x = {f, i * MIB, MIB};
+
+		cr_assert_eq(sched_stream_append(w.s, c, &x, 1), 1);
+	}
+	world_step(&w);
+	check_invariants(w.s);
+	sched_set_prefetch(w.s, SCHED_PREFETCH_ON);
+	for (uint32_t i = 0; i < 32; i++) {
+		cr_assert(world_read(&w, f, (31 - i) * MIB, MIB, 1));
+		cr_assert(world_read(&w, f, (32 + i) * MIB, MIB, 2));
+		check_invariants(w.s);
+	}
+	cr_assert_eq(w.origin_bytes, 64 * MIB);
+	cr_assert_eq(w.s->streams[c].n_unmatched + w.s->streams[b].n_unmatched, 0);
+	world_close(&w);
+}

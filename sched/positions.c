@@ -23,6 +23,7 @@
 #define PREFETCH 12u
 #define READ_AHEAD 256u
 #define PER_STEP 16384u	   /* positions a step materialises: half a millisecond */
+#define DOUBLES_TO (1u << 18) /* positions; arrays beyond are moved without a copy, and room that is not used counts */
 #define EXPAND_MAX 4096u   /* pages of a visit that is laid out between the marks */
 
 void sch_positions_finish(struct sched *s)
@@ -62,7 +63,7 @@ static int array_resize(void *array, uint32_t n, size_t size)
 static int positions_grow(struct sched *s)
 {
 	struct positions *q = &s->pos;
-	uint64_t cap = q->cap ? (uint64_t)q->cap * 2 : 4096;
+	uint64_t cap = q->cap ? (uint64_t)q->cap + (q->cap < DOUBLES_TO ? q->cap : q->cap / 8) : 4096;
 
 	cap = sch_min64(cap, (uint64_t)s->horizon * 2);
 	if (cap <= q->cap)

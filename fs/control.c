@@ -67,6 +67,11 @@ void control_destroy(struct control *c)
 {
 	if (!c)
 		return;
+	for (struct control_file *f = c->files, *next; f; f = next) { /* no RELEASE comes of a mount that went while they were open */
+		next = f->next;
+		f->refs = 1;
+		control_file_put(f);
+	}
 	for (uint32_t i = 0; i < c->n_streams; i++)
 		if (c->streams[i])
 			control_stream_put(c, c->streams[i]);
@@ -224,11 +229,14 @@ void control_file_put(struct control_file *f)
 		engine_record_close(f->record);
 	if (f->stream)
 		control_stream_put(c, f->stream);
-	free(f->text);
-	free(f);
 	hfs_mutex_lock(&c->lock);
 	c->n_files--;
+	*f->at = f->next;
+	if (f->next)
+		f->next->at = f->at;
 	hfs_mutex_unlock(&c->lock);
+	free(f->text);
+	free(f);
 }
 
 bool control_file_try_claim(struct control_file *f)
@@ -306,6 +314,13 @@ int control_open(struct control *c, const struct control_node *n, int flags, str
 	hfs_mutex_lock(&c->lock);
 	has_room = c->n_files < CONTROL_FILES_MAX;
 	c->n_files += has_room;
+	if (has_room) {
+		f->next = c->files;
+		f->at = &c->files;
+		if (f->next)
+			f->next->at = &f->next;
+		c->files = f;
+	}
 	hfs_mutex_unlock(&c->lock);
 	if (!has_room) {
 		free(f);

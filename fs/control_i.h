@@ -88,6 +88,7 @@ struct control {
 	struct control_stream *streams[SCHED_STREAMS_MAX];
 	uint32_t n_streams, last_serial;
 	uint32_t n_files;
+	struct control_file *files;
 	struct control_req *reqs; /* under way */
 	uint64_t last_req_id;
 	uint32_t n_jobs; /* handed to metadata threads, not yet back */
@@ -132,6 +133,7 @@ struct ingest {
 };
 
 struct control_file {
+	struct control_file *next, **at; /* in c->files; c->lock */
 	struct control *c;
 	enum control_kind kind;
 	bool is_reader, is_writer, is_nonblock;

@@ -106,7 +106,7 @@ static void job_opendir(void *arg)
 	} else {
 		dirsnap_put(l.snap);
 		if (!data_book_instead(r, path, rc))
-			data_answer(r, rc, NULL);
+			data_answer(r, data_walk_anew(r, rc), NULL);
 	}
 	free(path);
 	data_job_done(r);

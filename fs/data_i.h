@@ -114,6 +114,7 @@ void data_fill_entry(struct data_view *v, struct data_entry *e, uint64_t node_id
 uint64_t data_ino(struct data_view *v, const struct hfs_identity *id);
 bool data_is_shown(uint32_t mode); /* regular file, directory, symlink */
 void data_superseded(struct data_view *v, struct node *old); /* takes the reference */
+int data_walk_anew(struct data_req *r, int err); /* data_meta.c; on a metadata thread. -ESTALE or err */
 
 /* data_caller.c: as origin_*(), once more as the caller where we are refused. */
 int data_origin_open(struct data_req *r, const char *path, int *ret_fd, struct origin_attr *ret_attr);

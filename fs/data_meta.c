@@ -59,6 +59,30 @@ void data_answer_node(struct data_req *r, struct node *n, const struct origin_at
 
 /* ---- LOOKUP --------------------------------------------------------------------------- */
 
+/*
+ * The origin met something else where a directory was, which the kernel holds for one as long as `revalidate` allows. Its name goes,
+ * so that the walk which the kernel repeats after an ESTALE finds what lies there now.
+ */
+int data_walk_anew(struct data_req *r, int err)
+{
+	struct data_view *v = r->v;
+	int rc = err;
+
+	if (err != -ELOOP && err != -ENOTDIR)
+		return err;
+	for (struct node *n = r->node; n->parent; n = n->parent) { /* each is held by the one below */
+		char *path = n->kind == S_IFDIR ? node_path(v->nodes, n, NULL, 0) : NULL;
+		struct origin_attr attr;
+
+		if (path && data_origin_stat(r, path, false, &attr) == 0 && !S_ISDIR(attr.mode)) {
+			node_supersede(v->nodes, n);
+			rc = -ESTALE;
+		}
+		free(path);
+	}
+	return rc;
+}
+
 /* The LOOKUP that follows an ESTALE: open afresh and keep the descriptor for the OPEN to come. */
 static int lookup_fresh(struct data_req *r, const char *path, struct origin_attr *attr, int *ret_fd)
 {
@@ -155,7 +179,7 @@ fail:
 		}
 		answer_negative(r);
 	} else if (!data_book_instead(r, path, rc)) {
-		data_answer(r, rc, NULL);
+		data_answer(r, data_walk_anew(r, rc), NULL);
 	}
 out:
 	if (fd >= 0)
@@ -253,7 +277,7 @@ static void job_getattr(void *arg)
 	if (rc < 0 && v->book && data_is_away(rc)) {
 		data_answer_attr(r);
 	} else if (rc < 0) {
-		data_answer(r, rc == -ENOENT ? -ESTALE : rc, NULL);
+		data_answer(r, rc == -ENOENT ? -ESTALE : data_walk_anew(r, rc), NULL);
 	} else {
 		data_note(v, path, &attr, NULL);
 		node_attr_set(v->nodes, r->node, &attr, hfs_now_ns());
@@ -303,7 +327,7 @@ static void job_readlink(void *arg)
 		data_note(r->v, path, &r->node->attr, buf);
 	}
 	if (!data_book_instead(r, path, (int)n))
-		data_answer(r, n < 0 ? (int)n : 0, &res);
+		data_answer(r, n < 0 ? data_walk_anew(r, (int)n) : 0, &res);
 	free(path);
 	data_job_done(r);
 }

@@ -316,6 +316,7 @@ static void job_open(void *arg)
 	char *path = data_req_path(r);
 	int fd = -1, rc = path ? data_origin_open(r, path, &fd, &attr) : -ENOMEM;
 
+	rc = data_walk_anew(r, rc);
 	if (rc == 0 && hfs_identity_equal(&attr.id, &r->node->attr.id)) {
 		stale_forget(r, path);
 		answer_open(r, path, fd);

@@ -4,6 +4,7 @@
  */
 #include "fs/bounded.h"
 
+#include "cache/base/log.h"
 #include "cache/base/time.h"
 
 #include <errno.h>
@@ -54,7 +55,7 @@ int bounded_poll(int fd, int64_t timeout_ms, const char *say, FILE *err)
 		if (r == 0 && say_ms >= until_ms)
 			return 0;
 		if (r == 0) {
-			fprintf(err, "%s\n", say);
+			hfs_say(err, "%s\n", say);
 			say_ms = until_ms;
 		}
 	}

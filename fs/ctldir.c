@@ -4,6 +4,7 @@
  */
 #include "fs/ctldir.h"
 
+#include "cache/base/log.h"
 #include "cache/base/time.h"
 #include "fs/mountinfo.h"
 
@@ -98,7 +99,7 @@ int ctldir_default(const char *mountpoint, char **ret_dir)
 	return r;
 }
 
-/* mkdir -p of everything above the last part. */
+/* mkdir -p of everything above the last part. What is there already may well be read-only. */
 static int make_parents(const char *dir, mode_t mode)
 {
 	char path[PATH_MAX];
@@ -111,8 +112,11 @@ static int make_parents(const char *dir, mode_t mode)
 	old = umask(0);
 	for (char *p = path + 1; r == 0 && (p = strchr(p, '/')) != NULL; p++) {
 		*p = '\0';
-		if (mkdir(path, mode) < 0 && errno != EEXIST && errno != EROFS)
+		if (mkdir(path, mode) < 0 && errno != EEXIST) {
 			r = -errno;
+			if (r == -EROFS && access(path, F_OK) == 0)
+				r = 0;
+		}
 		*p = '/';
 	}
 	umask(old);
@@ -193,14 +197,14 @@ static int clear(const char *dir, FILE *err)
 		if (state == MOUNTINFO_DEAD) {
 			r = mountinfo_detach(dir);
 			if (r < 0)
-				fprintf(err, "hintfs: control directory %s: a dead mount lies there and can't be removed (%s); umount -l it\n",
+				hfs_say(err, "hintfs: control directory %s: a dead mount lies there and can't be removed (%s); umount -l it\n",
 					dir, strerror(-r));
 		} else if (state == MOUNTINFO_FOREIGN) {
-			fprintf(err, "hintfs: control directory %s: a file system (%s) is mounted there; give another ctl=DIR\n", dir,
+			hfs_say(err, "hintfs: control directory %s: a file system (%s) is mounted there; give another ctl=DIR\n", dir,
 				m.fstype);
 			r = -EBUSY;
 		} else if (!await_mount_change(table_fd, until_ns)) {
-			fprintf(err, "hintfs: control directory %s: in use by another hintfs; give another ctl=DIR, or end that one\n", dir);
+			hfs_say(err, "hintfs: control directory %s: in use by another hintfs; give another ctl=DIR, or end that one\n", dir);
 			r = -EBUSY;
 		}
 	}
@@ -224,7 +228,7 @@ int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_
 	if (r == 0)
 		r = make(dir, is_shared);
 	if (r < 0) {
-		fprintf(err, "hintfs: control directory %s: %s; give another one with ctl=DIR\n", dir, strerror(-r));
+		hfs_say(err, "hintfs: control directory %s: %s; give another one with ctl=DIR\n", dir, strerror(-r));
 		if (lock >= 0)
 			close(lock);
 		return r;

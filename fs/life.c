@@ -44,11 +44,23 @@ static int64_t now_ms(void)
 
 static void life_signals(sigset_t *set)
 {
-	static const int numbers[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
+	static const int numbers[] = { SIGTERM, SIGINT, SIGQUIT, SIGXCPU, SIGPWR, SIGHUP, SIGUSR1 };
 
 	sigemptyset(set);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		sigaddset(set, numbers[i]);
+}
+
+/* What would end the process by default, without a word, and leave a dead mount: nothing asks us for these. */
+static void ignore_foreign_signals(void)
+{
+	static const int numbers[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO,
+				       SIGXFSZ /* a log or a disk tier that may not grow is an error, not the end */ };
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		signal(numbers[i], SIG_IGN);
+	for (int number = SIGRTMIN; number <= SIGRTMAX; number++)
+		signal(number, SIG_IGN);
 }
 
 static void raise_nofile(void)
@@ -70,8 +82,7 @@ int life_init(struct life *l)
 	for (size_t i = 0; i < sizeof(unset_names) / sizeof(unset_names[0]); i++)
 		unsetenv(unset_names[i]);
 	raise_nofile();
-	signal(SIGPIPE, SIG_IGN);
-	signal(SIGXFSZ, SIG_IGN); /* a log or a disk tier that may not grow is an error, not the end */
+	ignore_foreign_signals();
 	signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would hide fusermount3's exit status */
 	life_signals(&set);
 	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
@@ -193,10 +204,10 @@ static int child_died(pid_t child, FILE *err)
 		if (errno != EINTR)
 			return HFS_EXIT_SYSTEM;
 	if (WIFSIGNALED(status))
-		fprintf(err, "hintfs: the daemon was killed by signal %d (%s) before it was ready; see the log\n", WTERMSIG(status),
+		hfs_say(err, "hintfs: the daemon was killed by signal %d (%s) before it was ready; see the log\n", WTERMSIG(status),
 			strsignal(WTERMSIG(status)));
 	else if (WEXITSTATUS(status) == 0)
-		fprintf(err, "hintfs: the daemon was told to stop before it was ready\n");
+		hfs_say(err, "hintfs: the daemon was told to stop before it was ready\n");
 	return WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : HFS_EXIT_SYSTEM;
 }
 
@@ -221,7 +232,7 @@ int life_parent(pid_t child, int fd, const char *source, const char *mountpoint,
 
 	close(fd);
 	if (n < 0) {
-		fprintf(err, "hintfs: the daemon was not ready within %d s and was killed; does SOURCE answer?\n", READY_TIMEOUT_MS / 1000);
+		hfs_say(err, "hintfs: the daemon was not ready within %d s and was killed; does SOURCE answer?\n", READY_TIMEOUT_MS / 1000);
 		kill(child, SIGKILL);
 		return HFS_EXIT_SYSTEM;
 	}
@@ -232,7 +243,7 @@ int life_parent(pid_t child, int fd, const char *source, const char *mountpoint,
 	r = bounded_statfs(mountpoint, ANSWER_TIMEOUT_MS);
 	if (r == 0)
 		return HFS_EXIT_OK;
-	fprintf(err, "hintfs: %s was mounted but does not answer (%s) and is unmounted again; see the log\n", mountpoint, strerror(-r));
+	hfs_say(err, "hintfs: %s was mounted but does not answer (%s) and is unmounted again; see the log\n", mountpoint, strerror(-r));
 	await_end(child);
 	return HFS_EXIT_MOUNT;
 }
@@ -283,7 +294,7 @@ void life_mounts_note(struct life_mounts *m, int mount_fd, int ctl_fd)
 	m->mount_fd = mount_fd;
 	m->ctl_fd = ctl_fd;
 	m->mount_minor = m->mountpoint ? mountinfo_minor(m->mountpoint) : 0;
-	m->ctl_minor = m->ctl_dir ? mountinfo_minor(m->ctl_dir) : 0;
+	m->ctl_minor = m->ctl_dir && ctl_fd >= 0 ? mountinfo_minor(m->ctl_dir) : 0;
 }
 
 static void take_away(const char *path, unsigned minor, bool is_dead_only)
@@ -373,7 +384,7 @@ static void *guard_main(void *arg)
 		if (left <= 0)
 			break;
 		if (poll(&p, 1, (int)left) > 0 && read(g.signal_fd, &si, sizeof(si)) == (ssize_t)sizeof(si) &&
-		    (si.ssi_signo == SIGTERM || si.ssi_signo == SIGINT))
+		    si.ssi_signo != SIGHUP && si.ssi_signo != SIGUSR1)
 			break;
 	}
 	life_leave(g.mounts, atomic_load(&g.mounts->is_stopped), HFS_EXIT_OK);

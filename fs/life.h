@@ -28,7 +28,7 @@
 #include <sys/types.h>
 
 enum life_event {
-	LIFE_STOP,	 /* SIGTERM, SIGINT */
+	LIFE_STOP,	 /* SIGTERM, SIGINT; SIGQUIT, SIGXCPU, SIGPWR, which would leave a dead mount */
 	LIFE_ENDED,	 /* the mount is gone: unmounted from outside, or aborted */
 	LIFE_REOPEN_LOG, /* SIGHUP */
 	LIFE_STATUS,	 /* SIGUSR1 */

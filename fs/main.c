@@ -28,10 +28,13 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define STOP_MS	      4000 /* of the 5 s that are promised */
 #define ENGINE_END_MS 500  /* for origin threads that are not stuck */
+
+#define DESCRIPTORS_MIN 64u /* a mount takes 13, the rest is for files of the origin and the disk tier */
 
 struct run {
 	struct hintfs h;
@@ -75,17 +78,17 @@ static bool has_program(const char *name)
 static int check_fuse(void)
 {
 	if (access("/dev/fuse", F_OK) < 0) {
-		fprintf(stderr, "hintfs: there is no /dev/fuse: load the module (modprobe fuse); a container needs --device /dev/fuse\n");
+		hfs_say(stderr, "hintfs: there is no /dev/fuse: load the module (modprobe fuse); a container needs --device /dev/fuse\n");
 		return HFS_EXIT_SYSTEM;
 	}
 	if (geteuid() == 0)
 		return HFS_EXIT_OK;
 	if (!has_program("fusermount3")) {
-		fprintf(stderr, "hintfs: fusermount3 is missing, by which users mount: install the package fuse3, or mount as root\n");
+		hfs_say(stderr, "hintfs: fusermount3 is missing, by which users mount: install the package fuse3, or mount as root\n");
 		return HFS_EXIT_SYSTEM;
 	}
 	if (access("/dev/fuse", R_OK | W_OK) < 0) {
-		fprintf(stderr, "hintfs: /dev/fuse may not be opened by this user: chmod 0666 /dev/fuse, or mount as root\n");
+		hfs_say(stderr, "hintfs: /dev/fuse may not be opened by this user: chmod 0666 /dev/fuse, or mount as root\n");
 		return HFS_EXIT_SYSTEM;
 	}
 	return HFS_EXIT_OK;
@@ -107,18 +110,18 @@ static int clear_mountpoint(const struct hfs_opts *o)
 				hfs_log(HFS_LOG_INFO, "%s: the dead mount of an earlier daemon was taken away", o->mountpoint);
 				continue;
 			}
-			fprintf(stderr, "hintfs: %s: the dead mount of an earlier daemon can't be taken away (%s); umount -l %s\n",
+			hfs_say(stderr, "hintfs: %s: the dead mount of an earlier daemon can't be taken away (%s); umount -l %s\n",
 				o->mountpoint, strerror(-r), o->mountpoint);
 			return HFS_EXIT_MOUNT;
 		case MOUNTINFO_STUCK:
-			fprintf(stderr, "hintfs: %s: a hintfs is mounted there that does not answer; umount -l %s, then again\n",
+			hfs_say(stderr, "hintfs: %s: a hintfs is mounted there that does not answer; umount -l %s, then again\n",
 				o->mountpoint, o->mountpoint);
 			return HFS_EXIT_MOUNT;
 		case MOUNTINFO_ALIVE:
-			fprintf(stderr, "hintfs: %s: already mounted, from %s; umount %s first\n", o->mountpoint, m.source, o->mountpoint);
+			hfs_say(stderr, "hintfs: %s: already mounted, from %s; umount %s first\n", o->mountpoint, m.source, o->mountpoint);
 			return HFS_EXIT_MOUNT;
 		default:
-			fprintf(stderr, "hintfs: %s: another file system (%s) is mounted there; choose another MOUNTPOINT\n",
+			hfs_say(stderr, "hintfs: %s: another file system (%s) is mounted there; choose another MOUNTPOINT\n",
 				o->mountpoint, m.fstype);
 			return HFS_EXIT_MOUNT;
 		}
@@ -134,7 +137,7 @@ static int check_log(const char *log)
 		return HFS_EXIT_OK;
 	fd = hfs_log_open_file(log);
 	if (fd < 0) {
-		fprintf(stderr, "hintfs: log file %s: %s; give another log=FILE\n", log, strerror(-fd));
+		hfs_say(stderr, "hintfs: log file %s: %s; give another log=FILE\n", log, strerror(-fd));
 		return HFS_EXIT_SYSTEM;
 	}
 	close(fd);
@@ -301,6 +304,7 @@ static int up(struct run *run)
 		return r;
 	if ((r = data_session_create(h, &h->data)) < 0)
 		return complain(HFS_EXIT_MOUNT, h->opts.mountpoint, r, "not mounted");
+	life_mounts_note(&run->mounts, data_session_fd(h->data), -1); /* to be taken away should the rest fail */
 	if ((r = control_session_create(h, &h->ctl)) < 0)
 		return complain(HFS_EXIT_MOUNT, h->opts.ctl_dir, r, "control files not mounted; try another ctl=DIR");
 	if (run->ready_fd >= 0)
@@ -420,6 +424,7 @@ __attribute__((noreturn)) static void be_daemon(struct run *run)
 			code = complain(HFS_EXIT_SYSTEM, h->opts.log, r, "give another log=");
 	}
 	if (code != 0) {
+		life_tie(0); /* the command ends when it hears of it, and there may be a mount to take away */
 		life_failed(run->ready_fd, code);
 		down(run, code);
 	}
@@ -447,7 +452,7 @@ static int start(struct run *run)
 		if (pid == 0)
 			run->ctl_lock = -1; /* closed with all inherited ones; the parent's keeps it locked */
 		if (pid < 0) {
-			fprintf(stderr, "hintfs: no process can be started: %s\n", strerror((int)-pid));
+			hfs_say(stderr, "hintfs: no process can be started: %s\n", strerror((int)-pid));
 			drop_lock(run);
 			run->mounts.ctl_hold = ctldir_hold(run->mounts.ctl_dir);
 			life_clean(&run->mounts);
@@ -472,13 +477,24 @@ static int open_stdio(void)
 	return 0;
 }
 
+static bool has_descriptors(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_max >= DESCRIPTORS_MIN)
+		return true;
+	hfs_say(stderr, "hintfs: the limit of open files is %u here, which is too few; give at least %u (ulimit -n, LimitNOFILE=)\n",
+		(unsigned)r.rlim_max, DESCRIPTORS_MIN);
+	return false;
+}
+
 int main(int argc, char **argv)
 {
 	/* Threads that hang in the origin point into it to the end of the process; so long lives this frame in the daemon. */
 	struct run run = {.h = {.io = cache_io_system()}, .mounts = {.ctl_hold = -1, .mount_fd = -1, .ctl_fd = -1}, .ready_fd = -1, .ctl_lock = -1};
 	int r;
 
-	if (open_stdio() < 0)
+	if (open_stdio() < 0 || !has_descriptors())
 		return HFS_EXIT_SYSTEM;
 	r = hfs_opts_parse(argc, argv, &run.h.opts, stdout, stderr);
 

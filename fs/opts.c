@@ -11,6 +11,7 @@
  */
 #include "fs/opts.h"
 
+#include "cache/base/log.h"
 #include "fs/ctldir.h"
 #include "fs/opts_value.h"
 #include "fs/paths.h"
@@ -141,13 +142,15 @@ static void print_help(FILE *out)
 
 __attribute__((format(printf, 2, 3))) static int refuse(struct parse *p, const char *format, ...)
 {
+	char *text = NULL;
 	va_list args;
 
-	fputs("hintfs: ", p->err);
 	va_start(args, format);
-	vfprintf(p->err, format, args);
+	if (vasprintf(&text, format, args) < 0)
+		text = NULL;
 	va_end(args);
-	fputc('\n', p->err);
+	hfs_say(p->err, "hintfs: %s\n", text ? text : "no memory");
+	free(text);
 	return -EINVAL;
 }
 

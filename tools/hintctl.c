@@ -50,11 +50,11 @@ static int run_order(const struct mounts *m, const struct args *a)
 	const char *file, *mount = NULL;
 
 	if (a->n_words == 0) {
-		fprintf(stderr, "hintctl order: name the FILE with the order, or - for standard input\n");
+		hfs_say(stderr, "hintctl order: name the FILE with the order, or - for standard input\n");
 		return EXIT_USAGE;
 	}
 	if (a->is_check && a->epochs) {
-		fprintf(stderr, "hintctl order: --check looks at the file as it is: leave --epochs out\n");
+		hfs_say(stderr, "hintctl order: --check looks at the file as it is: leave --epochs out\n");
 		return EXIT_USAGE;
 	}
 	file = a->words[a->n_words - 1];
@@ -153,7 +153,7 @@ static const struct verb *find_verb(const char *name)
 		names[i] = verbs[i].name;
 	}
 	near = parse_nearest(name, strlen(name), names, N_VERBS);
-	fprintf(stderr, "hintctl: unknown verb \"%s\"%s%s%s; hintctl --help lists them\n", name,
+	hfs_say(stderr, "hintctl: unknown verb \"%s\"%s%s%s; hintctl --help lists them\n", name,
 		near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
 	return NULL;
 }
@@ -162,14 +162,14 @@ static int take_epochs(struct args *a, const char *v)
 {
 	if (parse_u64(v, strlen(v), &a->epochs) == 0 && a->epochs > 0 && a->epochs <= EPOCHS_MAX)
 		return 0;
-	fprintf(stderr, "hintctl: --epochs %s: a whole number from 1 to %u\n", v, EPOCHS_MAX);
+	hfs_say(stderr, "hintctl: --epochs %s: a whole number from 1 to %u\n", v, EPOCHS_MAX);
 	return -EINVAL;
 }
 
 static int take_words(struct args *a, int n, char **words)
 {
 	if (n > WORDS_MAX) {
-		fprintf(stderr, "hintctl: too many arguments; hintctl --help shows what is possible\n");
+		hfs_say(stderr, "hintctl: too many arguments; hintctl --help shows what is possible\n");
 		return -EINVAL;
 	}
 	for (int i = 0; i < n; i++)
@@ -226,7 +226,7 @@ static int parse_args(int argc, char **argv, struct args *a)
 			printf("hintctl %s\n", HINTFS_VERSION);
 			exit(EXIT_SUCCESS);
 		default:
-			fprintf(stderr, "hintctl --help shows what is possible\n");
+			hfs_say(stderr, "hintctl --help shows what is possible\n");
 			return -EINVAL;
 		}
 	}
@@ -239,7 +239,7 @@ static int run_verb(const struct verb *v, struct args *a)
 	int rc;
 
 	if (!v->run) {
-		fprintf(stderr, "hintctl: \"%s\" is not in this version; %s\n", v->name, v->later);
+		hfs_say(stderr, "hintctl: \"%s\" is not in this version; %s\n", v->name, v->later);
 		return EXIT_USAGE;
 	}
 	memmove(a->words, a->words + 1, sizeof(a->words) - sizeof(a->words[0]));
@@ -249,12 +249,12 @@ static int run_verb(const struct verb *v, struct args *a)
 		return EXIT_SUCCESS;
 	}
 	if (a->n_words > v->words_max) {
-		fprintf(stderr, "usage: hintctl %s\n", v->usage);
+		hfs_say(stderr, "usage: hintctl %s\n", v->usage);
 		return EXIT_USAGE;
 	}
 	rc = mounts_read(&m, false);
 	if (rc < 0) {
-		fprintf(stderr, "hintctl: /proc/self/mountinfo: %s\n", strerror(-rc));
+		hfs_say(stderr, "hintctl: /proc/self/mountinfo: %s\n", strerror(-rc));
 		return EXIT_FAILED;
 	}
 	rc = v->run(&m, a);

@@ -114,7 +114,7 @@ static struct known *look_up(struct check *c, const char *path, size_t len)
 	k->err = stat_name(c, k->path, &k->size);
 	if (k->err < 0 && k->err != -EISDIR) {
 		if (++c->missing <= SHOWN_MAX)
-			fprintf(stderr, "line %llu: missing: %s\n", (unsigned long long)c->line_no, k->path);
+			hfs_say(stderr, "line %llu: missing: %s\n", (unsigned long long)c->line_no, k->path);
 	}
 	return k;
 }
@@ -243,7 +243,7 @@ int verb_check(const struct mount_row *m, const char *file)
 	struct check *c = calloc(1, sizeof(*c));
 
 	if (fd < 0 || !c) {
-		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(errno));
+		hfs_say(stderr, "hintctl: %s: %s\n", file, strerror(errno));
 		free(c);
 		return EXIT_FAILED;
 	}
@@ -258,7 +258,7 @@ int verb_check(const struct mount_row *m, const char *file)
 		goto out;
 	}
 	if (rc < 0 && rc != -EMSGSIZE)
-		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
+		hfs_say(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
 	report(c);
 out:
 	rc = rc < 0 || c->bad > 0 || c->missing > 0 ? EXIT_FAILED : EXIT_SUCCESS;

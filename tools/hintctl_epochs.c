@@ -104,7 +104,7 @@ static int cut(const struct text *t, const char *file, struct part **ret_v, size
 
 		next = at + len + 1;
 		if (is_word(t->s + at, len, "@repeat")) {
-			fprintf(stderr, "hintctl: %s has a @repeat already: --epochs is for a list without\n", file);
+			hfs_say(stderr, "hintctl: %s has a @repeat already: --epochs is for a list without\n", file);
 			rc = -EINVAL;
 		} else if (!is_word(t->s + at, len, "@epoch")) {
 			p->end = next;
@@ -118,7 +118,7 @@ static int cut(const struct text *t, const char *file, struct part **ret_v, size
 	if (rc == 0 && !(*ret_v)[n - 1].has_entries)
 		n--;
 	if (rc == 0 && n == 0) {
-		fprintf(stderr, "hintctl: %s names nothing that is read\n", file);
+		hfs_say(stderr, "hintctl: %s names nothing that is read\n", file);
 		rc = -EINVAL;
 	}
 	*ret_n = n;

@@ -22,6 +22,8 @@
 #ifndef TOOLS_HINTCTL_I_H
 #define TOOLS_HINTCTL_I_H
 
+#include "cache/base/log.h" /* hfs_say */
+
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -58,8 +58,8 @@ void line_print_error(uint64_t line_no, const char *line, size_t len, const stru
 {
 	int shown = (int)(len < 160 ? len : 160);
 
-	fprintf(stderr, "line %llu col %u: %s [%s]\n    ", (unsigned long long)line_no, e->column, e->message,
-		strerrorname_np(-e->err));
+	hfs_say(stderr, "line %llu col %u: %s [%s]\n", (unsigned long long)line_no, e->column, e->message, strerrorname_np(-e->err));
+	fputs("    ", stderr);
 	for (int i = 0; i < shown; i++) {
 		unsigned char ch = (unsigned char)line[i];
 

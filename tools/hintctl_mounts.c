@@ -148,7 +148,7 @@ const struct mount_row *mounts_find(const struct mounts *m, const char *arg)
 	if (!arg) {
 		if (m->n == 1)
 			return &m->rows[0];
-		fprintf(stderr, m->n == 0 ? "hintctl: no hintfs is mounted here; hintfs SOURCE MOUNTPOINT mounts one\n"
+		hfs_say(stderr, m->n == 0 ? "hintctl: no hintfs is mounted here; hintfs SOURCE MOUNTPOINT mounts one\n"
 					  : "hintctl: there are several hintfs mounts: name the MOUNTPOINT (hintctl "
 					    "list shows them)\n");
 		return NULL;
@@ -157,7 +157,7 @@ const struct mount_row *mounts_find(const struct mounts *m, const char *arg)
 	if (!row && absolute(arg, path))
 		row = find_exact(m, path);
 	if (!row)
-		fprintf(stderr, "hintctl: %s is not the mountpoint of a hintfs; hintctl list shows those\n", arg);
+		hfs_say(stderr, "hintctl: %s is not the mountpoint of a hintfs; hintctl list shows those\n", arg);
 	return row;
 }
 

@@ -133,12 +133,12 @@ static int finish(const struct mount_row *m, int out, int rc, bool is_input, con
 		return EXIT_SUCCESS;
 	}
 	if (is_input) {
-		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
+		hfs_say(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
 		return EXIT_FAILED;
 	}
-	fprintf(stderr, "hintctl: %s: %s; the lines before the bad one were taken\n", path, strerror(-rc));
+	hfs_say(stderr, "hintctl: %s: %s; the lines before the bad one were taken\n", path, strerror(-rc));
 	if (!print_reason(m))
-		fprintf(stderr, "hintctl: see %s/.ctl/errors\n", m->mountpoint);
+		hfs_say(stderr, "hintctl: see %s/.ctl/errors\n", m->mountpoint);
 	return EXIT_FAILED;
 }
 
@@ -158,13 +158,13 @@ int verb_order(const struct mount_row *m, const char *file, const char *stream, 
 	struct stat st;
 
 	if (in < 0) {
-		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(errno));
+		hfs_say(stderr, "hintctl: %s: %s\n", file, strerror(errno));
 		return EXIT_FAILED;
 	}
 	rc = epochs ? epochs_make(in, file, epochs, &text, &len) : 0;
 	if (rc < 0) { /* before the list is touched */
 		if (rc != -EINVAL)
-			fprintf(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
+			hfs_say(stderr, "hintctl: %s: %s\n", file, strerror(-rc));
 		rc = EXIT_FAILED;
 		goto out;
 	}
@@ -178,7 +178,7 @@ int verb_order(const struct mount_row *m, const char *file, const char *stream, 
 	watch_begin(m, "its daemon does not take the order");
 	out = open_order(m, stream, is_append, &path);
 	if (out < 0) {
-		fprintf(stderr, "hintctl: %s: %s%s\n", path ? path : "order", strerror(-out),
+		hfs_say(stderr, "hintctl: %s: %s%s\n", path ? path : "order", strerror(-out),
 			out == -ENOENT ? "; in a container bind the control directory too, or set HINTFS_CTL" : "");
 		rc = EXIT_FAILED;
 	} else {

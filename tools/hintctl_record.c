@@ -393,19 +393,19 @@ static int finish(struct recorder *r, int rc, const char *file)
 	is_bad_out = ferror(r->out) || fflush(r->out) != 0;
 	draw(r, true);
 	if (is_bad_out) {
-		fprintf(stderr, "hintctl: %s: what was recorded cannot be written: %s\n", file ? file : "standard output",
+		hfs_say(stderr, "hintctl: %s: what was recorded cannot be written: %s\n", file ? file : "standard output",
 			strerror(errno));
 		return EXIT_FAILED;
 	}
 	if (rc < 0 && !is_gone(rc)) {
-		fprintf(stderr, "hintctl: the record ended: %s\n", strerror(-rc));
+		hfs_say(stderr, "hintctl: the record ended: %s\n", strerror(-rc));
 		return EXIT_FAILED;
 	}
 	if (r->lost)
-		fprintf(stderr, "hintctl: %llu bytes of lines came faster than they were taken; a comment says where\n",
+		hfs_say(stderr, "hintctl: %llu bytes of lines came faster than they were taken; a comment says where\n",
 			(unsigned long long)r->lost);
 	if (r->is_one_epoch && !r->is_over)
-		fprintf(stderr, "hintctl: ended before an epoch came round again: the record may be a part of one\n");
+		hfs_say(stderr, "hintctl: ended before an epoch came round again: the record may be a part of one\n");
 	return EXIT_SUCCESS;
 }
 
@@ -416,14 +416,14 @@ int verb_record(const struct mount_row *m, const char *file, bool is_one_epoch)
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1, rc;
 
 	if (fd < 0) {
-		fprintf(stderr, "hintctl: %s: %s\n", path ? path : "record", strerror(errno));
+		hfs_say(stderr, "hintctl: %s: %s\n", path ? path : "record", strerror(errno));
 		free(path);
 		return EXIT_FAILED;
 	}
 	free(path);
 	r.out = file ? fopen(file, "we") : stdout;
 	if (!r.out) {
-		fprintf(stderr, "hintctl: %s: %s\n", file, strerror(errno));
+		hfs_say(stderr, "hintctl: %s: %s\n", file, strerror(errno));
 		close(fd);
 		return EXIT_FAILED;
 	}

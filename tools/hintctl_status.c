@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define READ_MS 5000u
+#define SHOWN_MAX_BYTES (4 * PATH_MAX + 8) /* a name, escaped */
 
 struct pair {
 	char *key, *value; /* into the text */
@@ -91,13 +92,20 @@ static const char *explain(int err)
 
 /* ---- list ------------------------------------------------------------------------------------------------- */
 
+/* A name as a terminal may show it; buf: four times PATH_MAX. */
+static char *printable(char *buf, const char *name)
+{
+	return hfs_log_escape(buf, SHOWN_MAX_BYTES, name, strlen(name));
+}
+
 int verb_list(const struct mounts *m)
 {
+	char shown[SHOWN_MAX_BYTES], source[SHOWN_MAX_BYTES];
 	int width = 10;
 
 	for (size_t i = 0; i < m->n; i++)
-		if ((int)strlen(m->rows[i].mountpoint) > width)
-			width = (int)strlen(m->rows[i].mountpoint);
+		if ((int)strlen(printable(shown, m->rows[i].mountpoint)) > width)
+			width = (int)strlen(shown);
 	if (m->n > 0)
 		printf("%-*s  %-12s  %s\n", width, "MOUNTPOINT", "STATE", "SOURCE");
 	for (size_t i = 0; i < m->n; i++) {
@@ -113,7 +121,7 @@ int verb_list(const struct mounts *m)
 				 : err == -ETIMEDOUT			  ? "no answer"
 				 : err == -EACCES			  ? "not yours"
 									  : "no control");
-		printf("%-*s  %-12s  %s\n", width, m->rows[i].mountpoint, state, m->rows[i].source);
+		printf("%-*s  %-12s  %s\n", width, printable(shown, m->rows[i].mountpoint), state, printable(source, m->rows[i].source));
 		if (err == 0)
 			status_finish(&s);
 	}
@@ -352,7 +360,7 @@ static const char *stream_text(const struct status *s, const char *name, size_t 
 static void print_stream_rows(const struct status *s)
 {
 	const char *name, *key;
-	char shown[1024], window[32], tau[32];
+	char shown[1024], stream[4 * 1024 + 8], window[32], tau[32];
 	size_t len;
 	bool has_head = false;
 
@@ -365,8 +373,9 @@ static void print_stream_rows(const struct status *s)
 		has_head = true;
 		snprintf(shown, sizeof(shown), "%.*s", (int)len, name);
 		unescape(shown);
+		hfs_log_escape(stream, sizeof(stream), shown, strlen(shown));
 		snprintf(tau, sizeof(tau), "%.2f ms", strtod(stream_text(s, name, len, "tau_s"), NULL) * 1e3);
-		printf("  %-20s %10s %10s %8s %10s %6s %6s %10s %9s %4.0f%%%s\n", shown, s->pairs[i].value,
+		printf("  %-20s %10s %10s %8s %10s %6s %6s %10s %9s %4.0f%%%s\n", stream, s->pairs[i].value,
 		       stream_text(s, name, len, "pending"), stream_text(s, name, len, "missing"),
 		       stream_text(s, name, len, "low"), stream_text(s, name, len, "epoch"),
 		       stream_text(s, name, len, "batch"),
@@ -378,18 +387,19 @@ static void print_stream_rows(const struct status *s)
 
 int verb_status(const struct mount_row *m, bool is_json)
 {
+	char shown[SHOWN_MAX_BYTES], source[SHOWN_MAX_BYTES];
 	struct status s = {0};
 	int err = status_read(m, READ_MS, &s);
 
 	if (err < 0) {
-		fprintf(stderr, "hintctl: %s: %s\n", m->mountpoint, explain(err));
+		hfs_say(stderr, "hintctl: %s: %s\n", m->mountpoint, explain(err));
 		return EXIT_FAILED;
 	}
 	if (is_json) {
 		print_json(&s);
 	} else {
-		printf("%s on %s: hintfs %s, up %.0f s, %s\n", m->source, m->mountpoint, text_of(&s, "version"),
-		       number_of(&s, "uptime_s"), text_of(&s, "mode"));
+		printf("%s on %s: hintfs %s, up %.0f s, %s\n", printable(source, m->source), printable(shown, m->mountpoint),
+		       text_of(&s, "version"), number_of(&s, "uptime_s"), text_of(&s, "mode"));
 		print_origin(&s);
 		print_memory(&s);
 		print_stream_rows(&s);

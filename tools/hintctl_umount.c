@@ -43,7 +43,7 @@ static void print_user(const char *pid, const char *how, const char *what)
 		fclose(f);
 	}
 	comm[strcspn(comm, "\n")] = '\0';
-	fprintf(stderr, "  pid %s (%s): %s %s\n", pid, comm, how, what);
+	hfs_say(stderr, "  pid %s (%s): %s %s\n", pid, comm, how, what);
 }
 
 static unsigned scan_links(const struct mount_row *m, const char *pid)
@@ -142,7 +142,7 @@ static void print_users(const struct mount_row *m)
 	if (proc)
 		closedir(proc);
 	if (n == 0)
-		fprintf(stderr, "  nobody that this user may look at: another user's process, another mount namespace "
+		hfs_say(stderr, "  nobody that this user may look at: another user's process, another mount namespace "
 				"(a container), or a "
 				"mount inside it\n");
 }
@@ -225,7 +225,7 @@ static void detach_dead_controls(void)
 		if (!is_dead(dir))
 			continue;
 		if (detach(dir, true) < 0)
-			fprintf(stderr, "hintctl: %s: the control files of a daemon that is gone can't be unmounted; umount -l it\n", dir);
+			hfs_say(stderr, "hintctl: %s: the control files of a daemon that is gone can't be unmounted; umount -l it\n", dir);
 		else if (is_made_by_daemon(dir))
 			remove_directory(dir);
 	}
@@ -242,14 +242,14 @@ int verb_umount(const struct mount_row *m, bool is_lazy)
 	if (rc == 0)
 		return EXIT_SUCCESS;
 	if (rc == -ENOENT && geteuid() != 0) {
-		fprintf(stderr, "hintctl: fusermount3 is missing (package fuse3); as root: umount %s\n", m->mountpoint);
+		hfs_say(stderr, "hintctl: fusermount3 is missing (package fuse3); as root: umount %s\n", m->mountpoint);
 		return EXIT_FAILED;
 	}
-	fprintf(stderr, "hintctl: %s: %s\n", m->mountpoint, strerror(-rc));
+	hfs_say(stderr, "hintctl: %s: %s\n", m->mountpoint, strerror(-rc));
 	if (rc == -EBUSY) {
 		fprintf(stderr, "it is kept busy by\n");
 		print_users(m);
-		fprintf(stderr, "end these, or detach it from the tree at once: hintctl umount --lazy %s\n",
+		hfs_say(stderr, "end these, or detach it from the tree at once: hintctl umount --lazy %s\n",
 			m->mountpoint);
 	}
 	return EXIT_FAILED;

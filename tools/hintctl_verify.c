@@ -80,7 +80,7 @@ static int watch(const struct mount_row *row, const char *path)
 	while (strcmp(state, "running") == 0) {
 		text = bounded_read(path, READ_MS, &err);
 		if (!text) {
-			fprintf(stderr, "hintctl: %s: %s\n", row->mountpoint, why_not(err));
+			hfs_say(stderr, "hintctl: %s: %s\n", row->mountpoint, why_not(err));
 			return EXIT_FAILED;
 		}
 		if (sscanf(text, "state %15s", state) != 1)
@@ -110,7 +110,7 @@ static int verify_mount(const struct mount_row *row)
 	if (err == 0 || err == -EALREADY) /* then the one that runs is watched */
 		rc = watch(row, path);
 	else
-		fprintf(stderr, "hintctl: %s: %s\n", row->mountpoint, why_not(err));
+		hfs_say(stderr, "hintctl: %s: %s\n", row->mountpoint, why_not(err));
 	free(path);
 	return rc;
 }
@@ -133,7 +133,7 @@ static int verify_dir(const char *dir)
 	int err = tier_create(&cfg, &t, why, sizeof(why));
 
 	if (err < 0) {
-		fprintf(stderr, "hintctl: %s%s\n", why, err == -EBUSY ? "; of a mount: hintctl verify MOUNTPOINT" : "");
+		hfs_say(stderr, "hintctl: %s%s\n", why, err == -EBUSY ? "; of a mount: hintctl verify MOUNTPOINT" : "");
 		return EXIT_FAILED;
 	}
 	stop_catch(false);

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -33,52 +34,90 @@ bool daemon_answers(const struct mount_row *m)
 	free(text);
 	if (err != -ETIMEDOUT)
 		return true; /* any other trouble has its own message where it matters */
-	fprintf(stderr,
+	hfs_say(stderr,
 		"hintctl: %s: no answer from its daemon within %d s: is it stopped (ps -C hintfs -o pid,stat), or the machine out of "
 		"memory? Nothing was done\n",
 		m->mountpoint, ANSWER_TIMEOUT_MS / 1000);
 	return false;
 }
 
-static char said[PATH_MAX + 128];
+static struct watch {
+	pthread_mutex_t lock;
+	pthread_cond_t is_changed; /* by CLOCK_MONOTONIC */
+	struct timespec due;	   /* guarded, as is_on */
+	bool is_on;		   /* something is to be said when it is due */
+	bool has_thread;
+	char said[PATH_MAX + 128]; /* const while the thread runs */
+} watch = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static timer_t timer;
-static bool has_timer;
-
-static void on_time(union sigval unused)
+static void *watch_main(void *unused)
 {
-	ssize_t n = write(STDERR_FILENO, said, strlen(said));
-
 	(void)unused;
-	(void)n;
+	pthread_mutex_lock(&watch.lock);
+	for (;;) {
+		if (!watch.is_on) {
+			pthread_cond_wait(&watch.is_changed, &watch.lock);
+			continue;
+		}
+		struct timespec due = watch.due; /* may move while we wait */
+		if (pthread_cond_timedwait(&watch.is_changed, &watch.lock, &due) != ETIMEDOUT || !watch.is_on ||
+		    due.tv_sec != watch.due.tv_sec || due.tv_nsec != watch.due.tv_nsec)
+			continue;
+		watch.is_on = false;
+		(void)!write(STDERR_FILENO, watch.said, strlen(watch.said));
+	}
+	return NULL;
 }
 
-static void set_timer(unsigned s)
+static void set_watch(bool is_on)
 {
-	struct itimerspec t = {.it_value.tv_sec = s};
-
-	if (has_timer)
-		(void)timer_settime(timer, 0, &t, NULL); /* of ours, with a good time */
+	pthread_mutex_lock(&watch.lock);
+	watch.is_on = is_on;
+	clock_gettime(CLOCK_MONOTONIC, &watch.due);
+	watch.due.tv_sec += SAY_S;
+	pthread_mutex_unlock(&watch.lock);
+	pthread_cond_signal(&watch.is_changed);
 }
 
-/* By a thread: a call that waits for the daemon runs no signal handler until it is answered. */
+static bool start_watch(void)
+{
+	pthread_condattr_t attr;
+	sigset_t all, before;
+	pthread_t thread;
+	bool is_begun;
+
+	if (pthread_condattr_init(&attr) != 0 || pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) != 0 ||
+	    pthread_cond_init(&watch.is_changed, &attr) != 0)
+		return false;
+	sigfillset(&all); /* signals are the main thread's: they end its calls */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	is_begun = pthread_create(&thread, NULL, watch_main, NULL) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (is_begun)
+		pthread_detach(thread);
+	return is_begun;
+}
+
+/* By a thread: a call that waits for the daemon runs no signal handler until it is answered. It lives as long as the process. */
 void watch_begin(const struct mount_row *m, const char *what)
 {
-	struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = on_time};
-
-	snprintf(said, sizeof(said), "hintctl: %s: %s; still waiting (Ctrl-C gives up)\n", m->mountpoint, what);
-	has_timer = timer_create(CLOCK_MONOTONIC, &event, &timer) == 0;
-	set_timer(SAY_S);
+	if (watch.has_thread)
+		return; /* one wait a process: its words are the thread's */
+	snprintf(watch.said, sizeof(watch.said), "hintctl: %s: %s; still waiting (Ctrl-C gives up)\n", m->mountpoint, what);
+	watch.has_thread = start_watch();
+	watch_progress();
 }
 
 void watch_progress(void)
 {
-	set_timer(SAY_S);
+	if (watch.has_thread)
+		set_watch(true);
 }
 
 void watch_end(void)
 {
-	set_timer(0);
+	if (watch.has_thread)
+		set_watch(false);
 }
 
 /* ---- asked to stop -------------------------------------------------------------------------------------------------- */

@@ -71,7 +71,7 @@ static int add(struct warm *w, const char *path, uint64_t size)
 static void complain(struct warm *w, const char *path, int err)
 {
 	w->n_failed++;
-	fprintf(stderr, "hintctl: %s: %s\n", path, strerror(err));
+	hfs_say(stderr, "hintctl: %s: %s\n", path, strerror(err));
 }
 
 static int add_tree(struct warm *w, const char *path)
@@ -270,7 +270,9 @@ static void warm_one(struct warm *w, struct target *t, char *buf)
 			err = kept_of(t->path, &kept);
 	}
 	if (err < 0 && !t->is_bad && !stop_is_asked()) {
-		fprintf(stderr, "%shintctl: %s: %s\n", w->bar.is_tty ? "\r" : "", t->path, strerror(-err));
+		if (w->bar.is_tty)
+			fputc('\r', stderr);
+		hfs_say(stderr, "hintctl: %s: %s\n", t->path, strerror(-err));
 		t->is_bad = true;
 		atomic_fetch_add(&w->n_errors, 1);
 	}
@@ -372,9 +374,9 @@ int verb_warm(const struct mount_row *row, const char *order, const char *const 
 		err = add_tree(&w, row->mountpoint);
 	remove_twins(&w);
 	if (err < 0)
-		fprintf(stderr, "hintctl: %s: %s\n", order ? order : row->mountpoint, strerror(-err));
+		hfs_say(stderr, "hintctl: %s: %s\n", order ? order : row->mountpoint, strerror(-err));
 	else if (w.n > 0 && kept_of(w.targets[0].path, &kept) < 0)
-		fprintf(stderr, "hintctl: %s: it has no disk tier (cache-dir=), or the path is not below it\n", row->mountpoint);
+		hfs_say(stderr, "hintctl: %s: it has no disk tier (cache-dir=), or the path is not below it\n", row->mountpoint);
 	else
 		say_end(&w, rc = run(&w));
 	forget_all(&w);

@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
 #include <syslog.h>
@@ -121,6 +122,28 @@ char *hfs_log_escape(char *buf, size_t cap, const char *src, size_t len)
 	if (cap > 0)
 		buf[out] = '\0';
 	return buf;
+}
+
+void hfs_say(FILE *to, const char *fmt, ...)
+{
+	char *raw, *text;
+	size_t len, ends = 0;
+	va_list args;
+	int n;
+
+	va_start(args, fmt);
+	n = vasprintf(&raw, fmt, args);
+	va_end(args);
+	if (n < 0)
+		return;
+	len = (size_t)n;
+	while (ends < len && raw[len - 1 - ends] == '\n')
+		ends++;
+	text = malloc(4 * len + 1);
+	if (text)
+		fprintf(to, "%s%s", hfs_log_escape(text, 4 * len + 1, raw, len - ends), raw + len - ends);
+	free(text);
+	free(raw);
 }
 
 static int syslog_level(enum hfs_log_level level)

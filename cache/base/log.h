@@ -14,6 +14,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum hfs_log_level { HFS_LOG_ERROR, HFS_LOG_WARNING, HFS_LOG_INFO, HFS_LOG_DEBUG };
 
@@ -41,5 +42,8 @@ void hfs_log_limited_at(struct hfs_log_limit *l, enum hfs_log_level level, const
 
 /* Escapes src as rule 1 says; always terminated, cut at cap. Returns buf. */
 char *hfs_log_escape(char *buf, size_t cap, const char *src, size_t len);
+
+/* One message of a command, for a person at a terminal: escaped as a line of the log is, but for the LFs at its end. Not cut. */
+void hfs_say(FILE *to, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -48,6 +48,7 @@ void sch_progress_reset(struct stream *st)
 	st->n_done = st->n_skipped = 0;
 	st->cand = SCH_NONE;
 	st->cand_hits = 0;
+	sch_rewind_reset(st);
 	st->is_win_stale = true;
 	st->confidence = 1;
 	st->n_matched = st->n_unmatched = 0;
@@ -233,6 +234,12 @@ static void stream_raise_high(struct sched *s, uint32_t stream, uint32_t p)
 	st->is_win_stale = true;
 }
 
+void sch_progress_arrive(struct sched *s, uint32_t stream, uint32_t p)
+{
+	stream_raise_high(s, stream, p);
+	sch_progress_low(s, stream);
+}
+
 /* ---- trust ----------------------------------------------------------------------------------- */
 
 static void stream_trust(struct sched *s, struct stream *st, bool is_hit)
@@ -246,6 +253,8 @@ static void stream_trust(struct sched *s, struct stream *st, bool is_hit)
 		st->confidence = 1; /* what was read before it began says nothing */
 	else if (!is_hit)
 		st->n_unmatched++;
+	if (is_hit)
+		sch_rewind_matched(st);
 	if (st->is_speculating && st->confidence < TRUST_LOW) {
 		st->is_speculating = false;
 		s->is_dirty = true;
@@ -326,6 +335,9 @@ void sch_progress_unmatched(struct sched *s, uint32_t file, uint64_t chunk_no, u
 			continue;
 		stream_trust(s, st, false);
 	}
+	for (uint32_t i = 0; i < s->n_streams; i++) /* a new process may be the one that begins again */
+		if (is_known ? stream_has_reader(&s->streams[i], reader) : s->streams[i].n_matched > 0)
+			sch_rewind_note(s, i, file, chunk_no);
 }
 
 /* A stream that is silent while others go on loses its claim until it is read again. */

@@ -132,6 +132,12 @@ struct repeat { /* (what came before + entries up to `end`) * times */
 #define REPEATS_MAX 32
 #define TAU_SAMPLES 9u
 
+#define REWIND_READS 8u
+struct back {
+	uint64_t chunk_no;
+	uint32_t file;
+};
+
 struct stream {
 	bool is_live, is_internal, is_replaced;
 
@@ -186,6 +192,10 @@ struct stream {
 	uint64_t reader_visit[64]; /* where each of them is */
 	uint32_t late_hits;	   /* reads in a row that go on where their reader was, of visits passed over */
 	uint32_t n_readers;
+
+	/* rewind.c: pages read that are no visit to come, with none between them that is */
+	struct back back[REWIND_READS]; /* ring */
+	uint32_t n_back, back_wait;	/* so many of them, and they are looked for among what is done */
 
 	double tau_ns; /* a position; 0: unknown */
 	uint64_t tau_clock_ns, tau_wall_ns;
@@ -539,6 +549,14 @@ void sch_progress_seek(struct sched *s, uint32_t stream, uint64_t visit);
 void sch_progress_low(struct sched *s, uint32_t stream);
 void sch_progress_reset(struct stream *st);
 void sch_progress_park(struct sched *s);
+
+/* A read has come to position p. */
+void sch_progress_arrive(struct sched *s, uint32_t stream, uint32_t p);
+
+/* rewind.c */
+void sch_rewind_reset(struct stream *st);
+void sch_rewind_matched(struct stream *st);
+void sch_rewind_note(struct sched *s, uint32_t stream, uint32_t file, uint64_t chunk_no);
 
 /* frames.c */
 uint32_t sch_frame_new(struct sched *s, uint32_t pg); /* SCH_NONE: no memory; the caller made room */

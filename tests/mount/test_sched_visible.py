@@ -182,6 +182,20 @@ def test_seek_goes_back_too(stage):
     assert set(s.when_quiet()) <= set(range(4 + 4 + 1)), s.fetched()
 
 
+def test_a_reader_that_goes_back_is_followed(stage):
+    """No @seek is written: after some reads the fetches go on from where the reader is, and no reader has to wait."""
+    s = stage(memory=16 * CHUNK)
+    s.write(f"@window {4 * CHUNK}\n" + names(*range(FILES)), append=False)
+    for i in range(48):
+        s.read(i)
+    s.when_quiet()
+    s.far.reset()
+    for i in range(20, 30):
+        s.read(i)
+    s.when_fetched(30, 31, 32)
+    assert max(i for i in s.when_quiet() if i < 48) < 36, s.fetched()
+
+
 def test_done_batch_moves_the_fetches(stage):
     s = stage()
     text = "".join(f"@batch {b}\n" + names(*range(4 * b, 4 * b + 4)) for b in range(FILES // 4))

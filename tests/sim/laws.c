@@ -270,7 +270,7 @@ static void seek_back(void)
 			}
 		}
 	hint(&w, 0, &real, &none);
-	compare(&w, &c, "seek back at 37 % of the second epoch", 1.10);
+	compare(&w, &c, "seek back at 37 % of the second epoch", 1.02);
 }
 
 /* The origin gives a quarter of its bandwidth for a minute, with latency that doubles and halves. */

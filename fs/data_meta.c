@@ -46,15 +46,22 @@ static void answer_negative(struct data_req *r)
 }
 
 /* Answer with a node that was counted for the kernel; take the count back if the answer came too late. */
-void data_answer_node(struct data_req *r, struct node *n, const struct origin_attr *attr)
+/* age_ns: of what is known; the kernel's entry does not outlive the promise of `revalidate`. */
+static void answer_node_aged(struct data_req *r, struct node *n, const struct origin_attr *attr, uint64_t age_ns)
 {
 	struct data_view *v = r->v;
 	struct data_result res = { 0 };
 
 	data_fill_entry(v, &res.entry, n->id, attr);
+	res.entry.timeout_s = (double)hfs_sub_floor_u64(v->revalidate_ns, age_ns) / 1e9;
 	uint64_t id = n->id;
 	if (!data_answer(r, 0, &res))
 		node_forget(v->nodes, id, 1);
+}
+
+void data_answer_node(struct data_req *r, struct node *n, const struct origin_attr *attr)
+{
+	answer_node_aged(r, n, attr, 0);
 }
 
 /* ---- LOOKUP --------------------------------------------------------------------------- */
@@ -199,7 +206,7 @@ static bool lookup_from_memory(struct data_req *r)
 	if (n) {
 		node_attr_get(v->nodes, n, &attr, &at_ns);
 		if (now_ns - at_ns < v->revalidate_ns) {
-			data_answer_node(r, n, &attr);
+			answer_node_aged(r, n, &attr, now_ns - at_ns);
 			node_put(v->nodes, n);
 			return true;
 		}
@@ -219,7 +226,7 @@ static bool lookup_from_memory(struct data_req *r)
 	if (!n)
 		return false;
 	data_superseded(v, old);
-	data_answer_node(r, n, &attr);
+	answer_node_aged(r, n, &attr, hfs_sub_floor_u64(now_ns, at_ns));
 	node_put(v->nodes, n);
 	return true;
 }

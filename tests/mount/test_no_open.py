@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -145,6 +146,21 @@ def test_a_change_is_noticed_within_revalidate(mount, folder, how):
         procs.until(is_new, 5, "new bytes")
         assert set(seen) <= {before, after, b"ESTALE\n"}, [len(s) for s in seen]
         pattern.check(hfs.p(name), 500 + i, SMALL + 1, 2).ok()
+
+
+def test_what_a_prefetch_looked_up_is_no_younger_for_that(mount, folder):
+    """The first look-up of a name finds what the order's look-up brought: valid for the rest of `revalidate`, not for all of it again."""
+    hfs = mount(folder, nocto=True, revalidate="4")
+    path = os.path.join(folder, "f0007")
+    hfs.order("f0007\n")
+    procs.until(lambda: int(hfs.status()["slots_used"]) > 0, 5, "the prefetch")
+    known = time.monotonic()
+    procs.until(lambda: time.monotonic() - known > 3, 5, "most of it to pass")
+    os.stat(hfs.p("f0007"))
+    pattern.make(path, 907, SMALL + 1, 2)
+    changed = time.monotonic()
+    procs.until(lambda: os.stat(hfs.p("f0007")).st_size == SMALL + 1, 10, "the new size")
+    assert time.monotonic() - changed < 3  # else it would be 4
 
 
 def test_an_old_descriptor_never_sees_the_new_file(mount, folder):

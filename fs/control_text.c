@@ -252,7 +252,7 @@ static void print_bounds(const struct figures *f, FILE *out)
 	fprintf(out, "read_time_s %.3f\nbound_time_s %.3f\ntime_ratio %.4f\n", sc->read_s, sc->bound_read_s,
 		ratio(sc->read_s, sc->bound_read_s));
 	for (int i = 0; i < SCHED_STALLS; i++)
-		fprintf(out, "stall_%s_s %.3f\n", causes[i], sc->stall_s[i]);
+		fprintf(out, "stall_%s_s %.6f\n", causes[i], sc->stall_s[i]);
 }
 
 static void print_more(struct control *c, const struct figures *f, FILE *out)

@@ -406,7 +406,7 @@ def test_a_stall_without_an_order_is_of_pages_that_nobody_named(stage):
         s.read(i)
     st = s.hfs.status()
     waited = causes(st)
-    assert waited["unnamed"] >= 5 * 0.02 and sum(waited.values()) == pytest.approx(waited["unnamed"]), waited
+    assert waited["unnamed"] >= 5 * 0.02 and sum(waited.values()) == pytest.approx(waited["unnamed"], abs=0.01), waited
     assert st["bound_bytes"] == st["needed_bytes"] == st["origin_bytes"] == 5 * CHUNK
     assert st["bound_ratio"] == st["origin_ratio"] == 1
     assert st["bound_s"] == 0, "no order, nothing to come"
@@ -449,7 +449,9 @@ def test_a_stall_for_what_the_disk_tier_has_is_of_the_tier(stage, tmp):
     st = s.hfs.status()
     waited = {c: v - causes(before)[c] for c, v in causes(st).items()}
     assert st["tier_hit_bytes"] > before["tier_hit_bytes"] and st["origin_bytes"] == before["origin_bytes"]
-    assert waited["tier"] > 0 and sum(waited.values()) == pytest.approx(waited["tier"]), waited
+    assert waited.pop("tier") > 0, waited
+    waited.pop("slots")  # the moment in which the page before is told to go
+    assert not any(waited.values()), waited
 
 
 def test_a_stall_of_more_readers_than_slots_is_of_slots(stage):

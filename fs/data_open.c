@@ -312,7 +312,7 @@ static void answer_estale(struct data_req *r)
 static void job_open(void *arg)
 {
 	struct data_req *r = arg;
-	struct origin_attr attr;
+	struct origin_attr attr = { 0 };
 	char *path = data_req_path(r);
 	int fd = -1, rc = path ? data_origin_open(r, path, &fd, &attr) : -ENOMEM;
 

@@ -312,16 +312,15 @@ static void answer_estale(struct data_req *r)
 static void job_open(void *arg)
 {
 	struct data_req *r = arg;
-	struct origin_attr attr = { 0 };
+	struct origin_attr attr;
 	char *path = data_req_path(r);
 	int fd = -1, rc = path ? data_origin_open(r, path, &fd, &attr) : -ENOMEM;
 
-	rc = data_walk_anew(r, rc);
 	if (rc == 0 && hfs_identity_equal(&attr.id, &r->node->attr.id)) {
 		stale_forget(r, path);
 		answer_open(r, path, fd);
 		fd = -1;
-	} else if (rc == 0 || rc == -EISDIR || rc == -ELOOP || rc == -ENXIO || rc == -ESTALE) {
+	} else if (rc == 0 || rc == -EISDIR || data_walk_anew(r, rc) == -ESTALE || rc == -ELOOP || rc == -ENXIO || rc == -ESTALE) {
 		answer_estale(r);
 	} else {
 		stale_forget(r, path ? path : "");

@@ -41,10 +41,8 @@ void sch_grace_gone(struct sched *s, uint32_t pg)
 	g->gone_hi[g->gone_at++ % GRACE_PAGES] = s->frames[p->frame].read_hi;
 }
 
-/* Blocks from b0 on are read: were they, a moment ago? */
-void sch_grace_read(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t b0)
+void sch_grace_read(struct sched *s, uint32_t pg, uint32_t file, uint64_t chunk_no, uint32_t b0)
 {
-	uint32_t pg = sch_page_find(s, file, chunk_no);
 	struct grace *g = &s->grace;
 	uint64_t id = grace_id(file, chunk_no);
 

@@ -9,8 +9,8 @@
  * first read on. Of several streams the one whose next read is nearest is served first. A gap forward (an mmap that steps over
  * what it does not need) is still sequential; a first read in the middle or at the tail (zip, parquet) is not.
  * Eight reads in a row that continue nothing make a file random: blocks only, no read-ahead. So it stays until most reads go on again: in
- * a file of few chunks one in ten does by chance. A sample may be several reads, each of which continues the one before it: so a stream is fetched only as far as those before it in that file went on average,
- * until it has read more than two of them and a half.
+ * a file of few chunks one in ten does by chance. A sample may be several reads, each of which continues the one before it: so a stream is
+ * fetched only as far as those before it in that file went on average, until it has read more than two of them and a half.
  *
  * Callers: sched.c, demand.c. Invariant: at most SEQS_MAX streams, SEQS_PER_FILE a file.
  */

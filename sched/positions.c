@@ -91,7 +91,6 @@ uint32_t sch_position_bytes(const struct sched *s, uint32_t p)
 static void position_link(struct sched *s, uint32_t p)
 {
 	struct page *pg = &s->pages[s->pos.page[p]];
-
 	struct stream *st = sch_position_stream(s, p);
 
 	s->pos.next[p] = SCH_NONE;

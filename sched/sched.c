@@ -368,7 +368,7 @@ static enum match read_match(struct sched *s, const struct read *r, bool *ret_is
 
 		read_blocks(s, r, c, &b0, &b1);
 		read_bound(s, r, c, b0, b1);
-		sch_grace_read(s, r->file, c, b0);
+		sch_grace_read(s, pg, r->file, c, b0);
 		if (pg == SCH_NONE)
 			continue;
 		s->read_is_gone = s->read_is_gone || (s->pages[pg].flags & PG_GONE);

@@ -623,7 +623,8 @@ void sch_nohint_forget(struct sched *s, uint32_t file);
 /* grace.c */
 void sch_grace_passed(struct sched *s);
 void sch_grace_gone(struct sched *s, uint32_t pg);
-void sch_grace_read(struct sched *s, uint32_t file, uint64_t chunk_no, uint32_t b0);
+/* Blocks from b0 on of page pg (SCH_NONE: it has no record) are read: were they, a moment ago? */
+void sch_grace_read(struct sched *s, uint32_t pg, uint32_t file, uint64_t chunk_no, uint32_t b0);
 
 /* replay.c */
 void sch_replay_finish(struct sched *s);

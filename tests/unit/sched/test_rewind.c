@@ -43,18 +43,26 @@ static void read_on(struct world *w, uint32_t f, uint32_t from, uint32_t to, uin
 	}
 }
 
-static void goes_back(uint32_t at, uint64_t reader)
+/* A file with an order of all its pages, the first n of them read by reader 1. Returns the stream. */
+static uint32_t begin(struct world *w, uint32_t n, uint32_t *ret_file)
 {
 	struct sched_config cfg = world_config(32, 0);
+	uint32_t st;
+
+	world_open(w, &cfg);
+	*ret_file = world_file(w, N * MIB, true);
+	st = order(w, *ret_file, N);
+	read_on(w, *ret_file, 0, n, 1);
+	return st;
+}
+
+static void goes_back(uint32_t at, uint64_t reader)
+{
 	struct sched_stream_stats s;
 	struct world w;
 	uint64_t before;
-	uint32_t f, st;
+	uint32_t f, st = begin(&w, at, &f);
 
-	world_open(&w, &cfg);
-	f = world_file(&w, N * MIB, true);
-	st = order(&w, f, N);
-	read_on(&w, f, 0, at, 1);
 	before = misses(&w);
 	read_on(&w, f, 100, 300, reader);
 	cr_assert_leq(misses(&w) - before, 16, "%lu misses after going back from %u", (unsigned long)(misses(&w) - before), at);
@@ -76,16 +84,11 @@ Test(rewind, a_new_process_begins_again_when_the_list_is_through)
 /* Somebody reads what was read, while the stream's own reader goes on: no reason to go anywhere. */
 Test(rewind, a_second_reader_of_what_was_read_moves_nobody)
 {
-	struct sched_config cfg = world_config(32, 0);
 	struct sched_stream_stats s;
 	struct world w;
 	uint64_t before;
-	uint32_t f, st;
+	uint32_t f, st = begin(&w, 200, &f);
 
-	world_open(&w, &cfg);
-	f = world_file(&w, N * MIB, true);
-	st = order(&w, f, N);
-	read_on(&w, f, 0, 200, 1);
 	before = misses(&w);
 	for (uint32_t i = 200; i < 390; i++) {
 		read_on(&w, f, i, i + 1, 1);
@@ -100,15 +103,11 @@ Test(rewind, a_second_reader_of_what_was_read_moves_nobody)
 /* Reads in no order at all: few searches, and the origin is asked for little more than what they read. */
 Test(rewind, who_leaps_about_costs_a_window_now_and_then)
 {
-	struct sched_config cfg = world_config(32, 0);
 	struct world w;
 	uint64_t before;
 	uint32_t f;
 
-	world_open(&w, &cfg);
-	f = world_file(&w, N * MIB, true);
-	order(&w, f, N);
-	read_on(&w, f, 0, 300, 1);
+	(void)begin(&w, 300, &f);
 	before = w.origin_bytes;
 	for (uint32_t k = 0; k < 30; k++) /* ten in order, somewhere before */
 		read_on(&w, f, k * 97 % 280, k * 97 % 280 + 10, 1);

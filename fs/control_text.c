@@ -139,23 +139,23 @@ static void gather(struct control *c, struct figures *f)
 	f->data = data_text(c);
 }
 
-/* Key of a line in the data session's text, with its value; -1: it has none. */
-static double data_value(const struct figures *f, const char *key)
+/* What follows a key on its line in the data session's text; NULL: it has no such line. */
+static const char *data_at(const struct figures *f, const char *key)
 {
 	size_t len = strlen(key);
 
 	for (const char *s = f->data; s && *s; s = strchr(s, '\n') ? strchr(s, '\n') + 1 : NULL)
 		if (strncmp(s, key, len) == 0 && s[len] == ' ')
-			return strtod(s + len + 1, NULL);
-	return -1;
+			return s + len + 1;
+	return NULL;
 }
 
-/* The data session says so: a line of its text. */
-static bool data_says(const struct figures *f, const char *line)
+/* -1: there is none. */
+static double data_value(const struct figures *f, const char *key)
 {
-	const char *s = f->data ? strstr(f->data, line) : NULL;
+	const char *s = data_at(f, key);
 
-	return s && (s == f->data || s[-1] == '\n');
+	return s ? strtod(s, NULL) : -1;
 }
 
 /* A value or a part of a key on one line, without blanks: octal as in /proc/mounts. */
@@ -388,9 +388,11 @@ static void metric(FILE *out, const char *mount, const char *name, const char *t
 void control_print_metrics(struct control *c, FILE *out)
 {
 	struct figures f;
+	const char *opens;
 	double stall_s;
 
 	gather(c, &f);
+	opens = data_at(&f, "opens");
 	stall_s = data_value(&f, "stall_s");
 	const struct {
 		const char *name, *type, *help;
@@ -421,7 +423,7 @@ void control_print_metrics(struct control *c, FILE *out)
 		{"tier_bad_total", "counter", "Data on the disk tier that failed its check.", (double)f.tier.bad},
 		{"tier_bypass_total", "counter", "Reads and admissions that passed the disk tier by.", (double)f.tier_bypass},
 		{"opens_unseen", "gauge", "1: the kernel opens files without telling (status: opens none).",
-		 data_says(&f, "opens none\n")},
+		 opens && strncmp(opens, "none\n", 5) == 0},
 		{"rss_bytes", "gauge", "Resident memory of the daemon.", (double)f.rss_bytes},
 		{"stale_total", "counter", "Origin files that changed under a reader.",
 		 (double)(f.cache.stale + atomic_load(&c->h->stale_opens))},

@@ -161,6 +161,11 @@ bool data_book_plus(struct data_req *r, struct data_dirent *e);
 bool data_kept(struct data_req *r);
 
 /* data_open.c */
+/* nocto, immutable: an OPEN asks the origin nothing. */
+static inline bool data_is_unchecked(const struct data_view *v)
+{
+	return v->h->opts.is_nocto || v->h->opts.is_immutable;
+}
 void data_open(struct data_req *r);
 void data_handle_close(struct data_view *v, struct data_handle *h, uint32_t tid); /* out of view->handles already */
 enum stale { STALE_NO, STALE_BELOW, STALE_IT };

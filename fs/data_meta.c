@@ -45,8 +45,10 @@ static void answer_negative(struct data_req *r)
 	data_answer(r, 0, &res);
 }
 
-/* Answer with a node that was counted for the kernel; take the count back if the answer came too late. */
-/* age_ns: of what is known; the kernel's entry does not outlive the promise of `revalidate`. */
+/*
+ * Answer with a node that was counted for the kernel; take the count back if the answer came too late. age_ns: of what is known; the
+ * kernel's entry does not outlive the promise of `revalidate`.
+ */
 static void answer_node_aged(struct data_req *r, struct node *n, const struct origin_attr *attr, uint64_t age_ns)
 {
 	struct data_view *v = r->v;

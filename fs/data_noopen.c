@@ -55,7 +55,7 @@ void data_can_no_open(struct data_view *v)
 {
 	struct utsname un;
 
-	if ((v->h->opts.is_nocto || v->h->opts.is_immutable) && uname(&un) == 0 && data_no_open_is_safe(un.release))
+	if (data_is_unchecked(v) && uname(&un) == 0 && data_no_open_is_safe(un.release))
 		atomic_store(&v->can_no_open, true);
 }
 
@@ -63,7 +63,7 @@ const char *data_no_open_word(const struct data_view *v)
 {
 	if (atomic_load(&v->is_no_open))
 		return "none";
-	return v->h->opts.is_nocto || v->h->opts.is_immutable ? "unchecked" : "checked";
+	return data_is_unchecked(v) ? "unchecked" : "checked";
 }
 
 /* ---- the files read last ------------------------------------------------------------------------ */

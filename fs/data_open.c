@@ -315,12 +315,13 @@ static void job_open(void *arg)
 	struct origin_attr attr;
 	char *path = data_req_path(r);
 	int fd = -1, rc = path ? data_origin_open(r, path, &fd, &attr) : -ENOMEM;
+	bool is_anew = rc < 0 && data_walk_anew(r, rc) == -ESTALE;
 
 	if (rc == 0 && hfs_identity_equal(&attr.id, &r->node->attr.id)) {
 		stale_forget(r, path);
 		answer_open(r, path, fd);
 		fd = -1;
-	} else if (rc == 0 || rc == -EISDIR || data_walk_anew(r, rc) == -ESTALE || rc == -ELOOP || rc == -ENXIO || rc == -ESTALE) {
+	} else if (rc == 0 || rc == -EISDIR || rc == -ELOOP || rc == -ENXIO || is_anew) {
 		answer_estale(r);
 	} else {
 		stale_forget(r, path ? path : "");
@@ -345,7 +346,7 @@ void data_open(struct data_req *r)
 		answer_estale(r);
 		return;
 	}
-	if (!is_bound && !v->h->opts.is_nocto && !v->h->opts.is_immutable) {
+	if (!is_bound && !data_is_unchecked(v)) {
 		data_park_meta(r, job_open);
 		return;
 	}

@@ -343,15 +343,10 @@ int engine_file_bind(struct engine *e, struct cache_file *f, const char *path, u
 	int rc;
 
 	hfs_mutex_lock(&e->lock);
-	rc = name_get_locked(e, path, strlen(path), &name);
+	rc = name_bind_path_locked(e, path, f, &name);
 	if (rc == 0) {
-		uint32_t target = name_bind_locked(e, name, f);
-
-		name_at(e, target)->n_bind++;
-		sched_open(e->sched, target, reader, hfs_now_ns());
-		name_at(e, name)->refs--;
-		if (target != name)
-			name_trim_locked(e, name);
+		name_at(e, name)->n_bind++;
+		sched_open(e->sched, name, reader, hfs_now_ns());
 	}
 	engine_leave(e);
 	return rc;

@@ -99,14 +99,9 @@ static void read_unscheduled(struct engine *e, const struct event *ev)
 static void read_bind(struct engine *e, struct event *ev) HFS_REQUIRES(e->lock)
 {
 	char *path = cache_file_path(e->cache, ev->file);
-	uint32_t name;
 
-	if (path && name_get_locked(e, path, strlen(path), &name) == 0) {
-		ev->name = name_bind_locked(e, name, ev->file);
-		name_at(e, name)->refs--;
-		if (ev->name != name)
-			name_trim_locked(e, name);
-	}
+	if (path)
+		(void)name_bind_path_locked(e, path, ev->file, &ev->name); /* else it is read without a name */
 	free(path);
 }
 

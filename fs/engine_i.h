@@ -175,6 +175,8 @@ void names_sweep_locked(struct engine *e, uint32_t n);
 void names_finish(struct engine *e);
 /* F is what the name leads to now. Handles new generations and hard links; returns the number whose pages these are. */
 uint32_t name_bind_locked(struct engine *e, uint32_t name, struct cache_file *f) HFS_REQUIRES(e->lock);
+/* The same by path; the number bound to is not held. 0 or as name_get_locked(). */
+int name_bind_path_locked(struct engine *e, const char *path, struct cache_file *f, uint32_t *ret_name) HFS_REQUIRES(e->lock);
 void name_unresolve_locked(struct engine *e, uint32_t name); /* its generation is gone: look it up anew */
 
 /* engine_events.c */

@@ -226,6 +226,20 @@ uint32_t name_bind_locked(struct engine *e, uint32_t name, struct cache_file *f)
 	return name;
 }
 
+int name_bind_path_locked(struct engine *e, const char *path, struct cache_file *f, uint32_t *ret_name)
+{
+	uint32_t name;
+	int rc = name_get_locked(e, path, strlen(path), &name);
+
+	if (rc < 0)
+		return rc;
+	*ret_name = name_bind_locked(e, name, f);
+	name_at(e, name)->refs--;
+	if (*ret_name != name)
+		name_trim_locked(e, name);
+	return 0;
+}
+
 void names_finish(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->n_names; i++) {

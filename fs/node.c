@@ -236,14 +236,21 @@ static void node_release_locked(struct node_table *t, struct node *n)
 	}
 }
 
-struct node *node_get(struct node_table *t, uint64_t id)
+static struct node *get_locked(struct node_table *t, uint64_t id)
 {
-	hfs_mutex_lock(&t->lock);
 	struct node *n = id_find_locked(t, id);
+
 	if (n) {
 		kept_remove_locked(t, n);
 		n->refs++;
 	}
+	return n;
+}
+
+struct node *node_get(struct node_table *t, uint64_t id)
+{
+	hfs_mutex_lock(&t->lock);
+	struct node *n = get_locked(t, id);
 	hfs_mutex_unlock(&t->lock);
 	return n;
 }
@@ -251,14 +258,10 @@ struct node *node_get(struct node_table *t, uint64_t id)
 struct node *node_get_open(struct node_table *t, uint64_t id, struct cache_file **ret_f)
 {
 	hfs_mutex_lock(&t->lock);
-	struct node *n = id_find_locked(t, id);
+	struct node *n = get_locked(t, id);
 	*ret_f = n ? n->file : NULL;
 	if (*ret_f)
 		cache_file_ref(*ret_f);
-	if (n) {
-		kept_remove_locked(t, n);
-		n->refs++;
-	}
 	hfs_mutex_unlock(&t->lock);
 	return n;
 }

@@ -312,11 +312,16 @@ void tier_pack_seal_full(struct tier *t, bool is_all)
 
 /* ---- reading, dropping ---- */
 
+static bool can_read_cached(const struct tier *t)
+{
+	return t->io->pread_cached != NULL && !atomic_load_explicit(&t->is_cached_refused, memory_order_relaxed);
+}
+
 static int read_cached(struct tier *t, int fd, void *buf, size_t n, uint64_t off_bytes)
 {
 	ssize_t got;
 
-	if (t->io->pread_cached == NULL || atomic_load_explicit(&t->is_cached_refused, memory_order_relaxed))
+	if (!can_read_cached(t))
 		return -EAGAIN;
 	got = t->io->pread_cached(t->io->ctx, fd, buf, n, off_bytes);
 	if (got == -EOPNOTSUPP || got == -ENOSYS || got == -EINVAL)
@@ -334,8 +339,7 @@ void tier_pack_ahead(struct tier *t, struct tier_pack *p, uint32_t off_bytes)
 	const uint64_t window = t->pack_bytes / AHEAD_WINDOWS, no = off_bytes / window;
 	bool is_due;
 
-	if (t->io->read_ahead == NULL || no >= AHEAD_WINDOWS || t->io->pread_cached == NULL ||
-	    atomic_load_explicit(&t->is_cached_refused, memory_order_relaxed))
+	if (t->io->read_ahead == NULL || no >= AHEAD_WINDOWS || !can_read_cached(t))
 		return;
 	hfs_mutex_lock(&t->lock);
 	is_due = !(p->ahead & UINT64_C(1) << no) && t->ahead_bytes >= window;

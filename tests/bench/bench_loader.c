@@ -11,6 +11,8 @@
  *
  * In C, as 32 workers and 8 trainers in Python want more of two cores than what they measure.
  */
+#include "tests/bench/bench.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BLOCK 4096u
@@ -47,20 +48,6 @@ struct rank {
 	pthread_t trainer, worker[WORKERS_MAX];
 };
 
-static void die(const char *what, const char *name)
-{
-	fprintf(stderr, "bench_loader: %s %s: %s\n", what, name, strerror(errno));
-	exit(2);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 static bool rank_take(struct rank *r, size_t *ret_i)
 {
 	bool is_any;
@@ -83,7 +70,7 @@ static void sample_read(const struct rank *r, int fd, char *buf, const struct sa
 		ssize_t n = pread(fd, buf + (at - low), high - at, (off_t)at);
 
 		if (n <= 0)
-			die("read", r->job->path);
+			bench_die("read", r->job->path);
 		at += (uint64_t)n;
 	}
 }
@@ -97,11 +84,11 @@ static void *worker_main(void *arg)
 	size_t i;
 
 	if (fd < 0)
-		die("open", r->job->path);
+		bench_die("open", r->job->path);
 	for (i = 0; i < r->n; i++)
 		cap = r->v[i].len > cap ? r->v[i].len : cap;
 	if (posix_memalign((void **)&buf, BLOCK, cap + 2 * BLOCK))
-		die("memory", "");
+		bench_die("memory", "");
 	while (rank_take(r, &i)) {
 		sample_read(r, fd, buf, &r->v[i]);
 		pthread_mutex_lock(&r->lock);
@@ -115,18 +102,10 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-static void compute_until(uint64_t deadline_ns)
-{
-	struct timespec ts = {.tv_sec = (time_t)(deadline_ns / 1000000000u), .tv_nsec = (long)(deadline_ns % 1000000000u)};
-
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
-		;
-}
-
 static void *trainer_main(void *arg)
 {
 	struct rank *r = arg;
-	uint64_t deadline_ns = now_ns(), now;
+	uint64_t deadline_ns = hfs_now_ns(), now;
 
 	for (size_t i = 0; i < r->n; i++) {
 		pthread_mutex_lock(&r->lock);
@@ -135,10 +114,10 @@ static void *trainer_main(void *arg)
 		r->used = i + 1;
 		pthread_cond_broadcast(&r->taken);
 		pthread_mutex_unlock(&r->lock);
-		now = now_ns();
+		now = hfs_now_ns();
 		r->stall_ns += now > deadline_ns ? now - deadline_ns : 0;
 		deadline_ns = (now > deadline_ns ? now : deadline_ns) + r->job->tau_ns;
-		compute_until(deadline_ns);
+		bench_sleep_until(deadline_ns);
 	}
 	return NULL;
 }
@@ -150,21 +129,21 @@ static void rank_load(struct rank *r, const struct job *job, const char *path)
 	size_t cap = 0;
 
 	if (!f)
-		die("list", path);
+		bench_die("list", path);
 	*r = (struct rank){.job = job, .lock = PTHREAD_MUTEX_INITIALIZER, .came = PTHREAD_COND_INITIALIZER, .taken = PTHREAD_COND_INITIALIZER};
 	while (fscanf(f, "%llu %llu", &off, &len) == 2) {
 		if (r->n == cap) {
 			cap = cap ? 2 * cap : 1024;
 			r->v = realloc(r->v, cap * sizeof(*r->v));
 			if (!r->v)
-				die("memory", path);
+				bench_die("memory", path);
 		}
 		r->v[r->n++] = (struct sample){off, len};
 	}
 	fclose(f);
 	r->is_ready = calloc(r->n + 1, sizeof(*r->is_ready));
 	if (!r->is_ready)
-		die("memory", path);
+		bench_die("memory", path);
 }
 
 static int parse(struct job *j, int argc, char **argv)
@@ -205,16 +184,16 @@ int main(int argc, char **argv)
 	}
 	ranks = calloc((size_t)n, sizeof(*ranks));
 	if (!ranks)
-		die("memory", "");
+		bench_die("memory", "");
 	for (int k = 0; k < n; k++)
 		rank_load(&ranks[k], &job, argv[first + k]);
-	start = now_ns();
+	start = hfs_now_ns();
 	for (int k = 0; k < n; k++) {
 		for (unsigned i = 0; i < job.workers; i++)
 			if (pthread_create(&ranks[k].worker[i], NULL, worker_main, &ranks[k]))
-				die("thread", "");
+				bench_die("thread", "");
 		if (pthread_create(&ranks[k].trainer, NULL, trainer_main, &ranks[k]))
-			die("thread", "");
+			bench_die("thread", "");
 	}
 	for (int k = 0; k < n; k++) {
 		pthread_join(ranks[k].trainer, NULL);
@@ -223,7 +202,7 @@ int main(int argc, char **argv)
 		bytes += ranks[k].bytes;
 		stall = ranks[k].stall_ns > stall ? ranks[k].stall_ns : stall;
 	}
-	printf("{\"wall_s\": %.6f, \"stall_s\": %.6f, \"bytes\": %llu}\n", (double)(now_ns() - start) / 1e9, (double)stall / 1e9,
+	printf("{\"wall_s\": %.6f, \"stall_s\": %.6f, \"bytes\": %llu}\n", (double)(hfs_now_ns() - start) / 1e9, (double)stall / 1e9,
 	       (unsigned long long)bytes);
 	return 0;
 }

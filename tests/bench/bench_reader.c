@@ -10,6 +10,8 @@
  * --direct 1: whole files are read past the page cache, into huge pages, and all bytes are summed as a check of them would.
  * Prints one line of JSON: wall_s, stall_s (a thread's wall minus its compute, mean), bytes, items, sum (XOR of all words).
  */
+#include "tests/bench/bench.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,7 +22,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ALIGN (2u << 20) /* of a huge page */
@@ -53,32 +54,15 @@ struct reader {
 	int open_fd;
 };
 
-static void die(const char *what, const char *name)
-{
-	fprintf(stderr, "bench_reader: %s %s: %s\n", what, name, strerror(errno));
-	exit(2);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 static void compute(struct reader *r, size_t bytes)
 {
-	uint64_t cost = (uint64_t)((double)bytes * r->p->compute_ns_per_byte), now = now_ns();
-	struct timespec ts;
+	uint64_t cost = (uint64_t)((double)bytes * r->p->compute_ns_per_byte), now = hfs_now_ns();
 
 	if (cost == 0)
 		return;
 	r->compute_ns += cost;
 	r->deadline_ns = (r->deadline_ns > now ? r->deadline_ns : now) + cost;
-	ts = (struct timespec){ .tv_sec = (time_t)(r->deadline_ns / 1000000000u), .tv_nsec = (long)(r->deadline_ns % 1000000000u) };
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
-		;
+	bench_sleep_until(r->deadline_ns);
 }
 
 static void account(struct reader *r, size_t n)
@@ -99,11 +83,11 @@ static void read_file(struct reader *r, const struct item *it)
 	ssize_t n;
 
 	if (fd < 0)
-		die("open", it->path);
+		bench_die("open", it->path);
 	while ((n = read(fd, r->buf, r->p->block)) > 0)
 		account(r, (size_t)n);
 	if (n < 0)
-		die("read", it->path);
+		bench_die("read", it->path);
 	close(fd);
 }
 
@@ -117,14 +101,14 @@ static void read_range(struct reader *r, const struct item *it)
 		r->open_path = it->path;
 		r->open_fd = openat(r->p->root_fd, it->path, O_RDONLY | O_CLOEXEC);
 		if (r->open_fd < 0)
-			die("open", it->path);
+			bench_die("open", it->path);
 	}
 	while (done < it->len) {
 		uint64_t want = it->len - done < r->p->block ? it->len - done : r->p->block;
 		ssize_t n = pread(r->open_fd, r->buf, want, (off_t)(it->off + done));
 
 		if (n <= 0)
-			die("pread", it->path);
+			bench_die("pread", it->path);
 		done += (uint64_t)n;
 		account(r, (size_t)n);
 	}
@@ -156,11 +140,11 @@ static void load(struct plan *p)
 	size_t cap = 0;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
-		die("list", p->list_path);
+		bench_die("list", p->list_path);
 	p->text_len = (size_t)st.st_size;
 	p->text = malloc(p->text_len + 1);
 	if (!p->text || read(fd, p->text, p->text_len) != (ssize_t)p->text_len)
-		die("list", p->list_path);
+		bench_die("list", p->list_path);
 	close(fd);
 	p->text[p->text_len] = '\0';
 	for (char *line = strdup(p->text), *next; line && *line; line = next) {
@@ -177,7 +161,7 @@ static void load(struct plan *p)
 			cap = cap ? cap * 2 : 1024;
 			p->items = realloc(p->items, cap * sizeof(*p->items));
 			if (!p->items)
-				die("memory", "");
+				bench_die("memory", "");
 		}
 		struct item *it = &p->items[p->n_items++];
 		*it = (struct item){ .path = line, .len = UINT64_MAX };
@@ -196,16 +180,16 @@ static void write_order(const struct plan *p)
 	size_t at = 0;
 
 	if (fd < 0)
-		die("order", p->order_to);
+		bench_die("order", p->order_to);
 	while (at < p->text_len) {
 		ssize_t n = write(fd, p->text + at, p->text_len - at);
 
 		if (n < 0)
-			die("order", p->order_to);
+			bench_die("order", p->order_to);
 		at += (size_t)n;
 	}
 	if (close(fd) < 0)
-		die("order", p->order_to);
+		bench_die("order", p->order_to);
 }
 
 static int parse(struct plan *p, int argc, char **argv)
@@ -253,18 +237,18 @@ int main(int argc, char **argv)
 	rs = calloc(p.threads, sizeof(*rs));
 	p.root_fd = open(p.root, O_RDONLY | O_DIRECTORY);
 	if (!rs || p.root_fd < 0)
-		die("root", p.root);
+		bench_die("root", p.root);
 	for (unsigned i = 0; i < p.threads; i++) {
 		size_t cap = (p.block + ALIGN - 1) / ALIGN * ALIGN;
 
 		rs[i] = (struct reader){ .p = &p, .no = i };
 		if (posix_memalign((void **)&rs[i].buf, ALIGN, cap))
-			die("memory", "");
+			bench_die("memory", "");
 		if (p.is_direct)
 			(void)madvise(rs[i].buf, cap, MADV_HUGEPAGE);
 		memset(rs[i].buf, 1, cap); /* touched before the clock starts */
 	}
-	start = now_ns();
+	start = hfs_now_ns();
 	if (p.order_to)
 		write_order(&p);
 	for (unsigned i = 0; i < p.threads; i++)
@@ -275,7 +259,7 @@ int main(int argc, char **argv)
 		items += rs[i].items;
 		sum ^= rs[i].sum;
 	}
-	wall = now_ns() - start;
+	wall = hfs_now_ns() - start;
 	for (unsigned i = 0; i < p.threads; i++)
 		stall += ((double)wall - (double)rs[i].compute_ns) / p.threads / 1e9;
 	printf("{\"wall_s\": %.6f, \"stall_s\": %.6f, \"bytes\": %llu, \"items\": %llu, \"sum\": \"%016llx\"}\n", (double)wall / 1e9,

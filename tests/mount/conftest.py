@@ -140,6 +140,22 @@ def slow(request, tmp):
 
 
 @pytest.fixture
+def probe():
+    """probe() -> a running lib.probe.Probe, closed at the end of the test"""
+    from lib.probe import Probe
+
+    started = []
+
+    def start():
+        started.append(Probe())
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture
 def run():
     """run(ARGV or shell text, timeout=30, check=False) -> lib.procs.Result"""
     return procs.run

@@ -24,19 +24,6 @@ CONTROL_THREADS = 2  # of the sidecar session; the limit of 8 is the data sessio
 
 
 @pytest.fixture
-def probe():
-    started = []
-
-    def start():
-        started.append(Probe())
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
-
-
-@pytest.fixture
 def far(tmp, slow):
     """stuck: one file with a chunk for each reader; warm/*: read before the hang; cold/*: not."""
     folder = os.path.join(tmp, "origin")

@@ -12,7 +12,6 @@ import time
 import pytest
 
 from lib import env, pattern, procs
-from lib.probe import Probe
 
 SMALL = 30000
 CHUNK = 65536
@@ -28,18 +27,6 @@ def is_kernel_safe():
 
 
 pytestmark = pytest.mark.skipif(not is_kernel_safe(), reason="this kernel may dead-lock without OPENs, hintfs leaves them on")
-
-
-@pytest.fixture
-def probe():
-    made = []
-
-    def start():
-        made.append(Probe())
-        return made[-1]
-    yield start
-    for one in made:
-        one.close()
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ static const char *explain(int err)
 
 /* ---- list ------------------------------------------------------------------------------------------------- */
 
-/* A name as a terminal may show it; buf: four times PATH_MAX. */
+/* A name as a terminal may show it; buf: SHOWN_MAX_BYTES. */
 static char *printable(char *buf, const char *name)
 {
 	return hfs_log_escape(buf, SHOWN_MAX_BYTES, name, strlen(name));

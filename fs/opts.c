@@ -114,8 +114,8 @@ static const char examples[] =
 	"        the paths, one a line, in the order they will be read: fetched just before they are needed\n"
 	"  hintfs --memory=16G --immutable --allow-other /nfs/imagenet /mnt/imagenet\n"
 	"        a dataset that never changes, for all users\n"
-	"  hintfs -o memory=16G,gid=train /nfs/imagenet /mnt/imagenet\n"
-	"        everybody in the group 'train' may write the order\n"
+	"  hintfs -o memory=16G,allow-other,gid=train /nfs/imagenet /mnt/imagenet\n"
+	"        all users may read, everybody in the group 'train' may write the order\n"
 	"  /nfs/imagenet  /mnt/imagenet  hintfs  memory=16G,immutable,_netdev  0 0\n"
 	"        the same in /etc/fstab\n";
 
@@ -135,7 +135,7 @@ static void print_help(FILE *out)
 		snprintf(left, sizeof(left), "%s%s%s", r->name, r->value ? "=" : "", r->value ? r->value : "");
 		fprintf(out, "  %-23s %s\n", left, r->help);
 	}
-	fprintf(out, "Ignored: ro nosuid nodev (always so) _netdev nofail auto noauto user users defaults noatime x-* comment=*\n\n%s\n"
+	fprintf(out, "Ignored: ro nosuid nodev (always so) dev suid _netdev nofail auto noauto user users defaults noatime x-* comment=*\n\n%s\n"
 		     "Exit status: 0 mounted, 1 usage, 2 system error, 32 mount failure.\n",
 		examples);
 }

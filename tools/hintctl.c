@@ -139,7 +139,8 @@ static void print_help(FILE *out)
 	      "  hintctl order --epochs 10 epoch.txt\n\n"
 	      "Environment: HINTFS_CTL is the directory of the control files where MOUNTPOINT/.ctl does not lead to "
 	      "them\n"
-	      "(a container). Exit status: 0 done, 1 failed, 2 usage, 3 verify: something was bad.\n",
+	      "(a container). Exit status: 0 done, 1 failed, 2 usage, 3 verify: something was bad, 130 warm\n"
+	      "was interrupted; the same command goes on.\n",
 	      out);
 }
 

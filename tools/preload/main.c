@@ -84,7 +84,8 @@ static const char usage_text[] =
 	"bytes as fit a slot (--batch-bytes). What is larger than a slot arrives in pieces.\n"
 	"\n"
 	"  -n, --batch N          samples in a batch\n"
-	"  -b, --batch-bytes SIZE payload bytes of a slot (default 64M; K M G T are powers of 1024)\n"
+	"  -b, --batch-bytes SIZE payload bytes of a slot (default: what the order needs if it says all\n"
+	"                         lengths, else 64M; K M G T are powers of 1024)\n"
 	"  -r, --ring N           slots in the ring (default 4)\n"
 	"  -w, --workers N        reading threads (default 4)\n"
 	"  -d, --device D         CUDA device to lock the ring for: a number, or none (default 0;\n"
@@ -102,7 +103,7 @@ static const char usage_text[] =
 	"\n"
 	"Exit status: 0 every byte was delivered, 1 usage, 2 cannot start, 3 bad data, 130 interrupted.\n"
 	"Environment: HINTFS_CTL control directory, HINTFS_CUDART the libcudart to load.\n"
-	"Example:  find . -name '*.tar' -printf '%P\\n' | shuf | hintfs-preload /mnt/data -\n";
+	"Example:  cd /mnt/data && find . -name '*.tar' -printf '%P\\n' | shuf | hintfs-preload /mnt/data -\n";
 
 /* ---- options ---------------------------------------------------------------------- */
 

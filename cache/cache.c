@@ -264,6 +264,7 @@ int cache_create(const struct cache_config *cfg, struct cache **ret_c)
 	}
 	if (err < 0) {
 		(void)workq_destroy(c->workq, 1000);
+		*ret_c = NULL;
 		cache_free(c);
 		return err;
 	}

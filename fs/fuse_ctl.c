@@ -38,6 +38,7 @@
 #define CTL_THREADS 4
 #define WRITE_BYTES_MAX (1u << 20)
 #define STOP_WAIT_MS 1000u
+#define STARVED_MS 100 /* until a thread without memory for its buffer tries again */
 #define INO_STREAMS 1000u /* st_ino of the first stream */
 
 struct control_session {
@@ -570,6 +571,18 @@ static bool is_ordered(const struct fuse_buf *buf)
 	return opcode == FUSE_RELEASE || opcode == FUSE_INIT;
 }
 
+/* Without memory for its buffer a thread leaves the turn to the others, who may have one, for a while. */
+static void starve(struct control_session *s)
+{
+	struct pollfd stop = {.fd = s->stop_fd, .events = POLLIN};
+
+	(void)sem_post(&s->turn);
+	hfs_log_limited(HFS_LOG_WARNING, "control session: no memory for one more buffer of requests");
+	(void)poll(&stop, 1, STARVED_MS);
+	while (sem_wait(&s->turn) != 0)
+		;
+}
+
 /* The next request, or false: the session ends. *ret_is_ordered: it must be worked off before the next is received. */
 static bool receive(struct control_session *s, struct fuse_buf *buf, bool *ret_is_ordered)
 {
@@ -584,7 +597,9 @@ static bool receive(struct control_session *s, struct fuse_buf *buf, bool *ret_i
 		if (!fds[0].revents)
 			continue;
 		rc = fuse_session_receive_buf(s->se, buf);
-		if (rc == -EINTR || rc == -EAGAIN)
+		if (rc == -ENOMEM)
+			starve(s);
+		if (rc == -EINTR || rc == -EAGAIN || rc == -ENOMEM)
 			continue;
 		if (rc <= 0)
 			return false; /* unmounted from outside, or aborted */

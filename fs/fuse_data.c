@@ -2,13 +2,13 @@
 /*
  * fs/fuse_data.c - the data session: translates FUSE requests for fs/data.h and its answers back. Decides nothing.
  *
- * Threads: libfuse's workers (at most WORKERS_MAX) call the op_*() below, which never wait; answers are sent from whichever thread
- * has them. One thread runs libfuse's loop and tells the end of the mount.
+ * Threads: the workers of fs/fuse_loop.c call the op_*() below, which never wait; answers are sent from whichever thread has them.
  *
  * The session's flags and why: docs/architecture.md. In short: mounted ro by the kernel; page-cache mode with keep_cache on
  * every open (a node's bytes never change); ASYNC_DIO off, so that a direct read can be killed; no splice.
  */
 #include "fs/data.h"
+#include "fs/fuse_loop.h"
 #include "fs/fuse_reply.h"
 #include "fs/mountinfo.h"
 
@@ -26,7 +26,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define WORKERS_MAX 8
 #define BACKGROUND_MAX 4096 /* parked read-ahead counts as background: it must not stop other files */
 #define WRITE_BYTES_MAX (1u << 20)
 #define READ_AHEAD_KB 1024
@@ -492,41 +491,31 @@ fail:
 	return rc;
 }
 
-/* Larger requests: the kernel's own window is 128 KiB. The device number comes from mountinfo: stat would ask ourselves. */
+/* Larger requests: the kernel's own window is 128 KiB. Its device is the mount's, whose major number is 0. */
 static void raise_read_ahead(const struct data_session *s)
 {
-	char path[80], *dev = fuse_reply_mount_dev(s->h->opts.mountpoint);
-	FILE *f = NULL;
+	char path[80];
+	int fd;
 
-	if (dev) {
-		snprintf(path, sizeof(path), "/sys/class/bdi/%.32s/read_ahead_kb", dev);
-		f = fopen(path, "we");
-	}
-	if (f) {
-		fprintf(f, "%d\n", READ_AHEAD_KB);
-		fclose(f);
-	}
-	free(dev);
+	if (s->minor == 0)
+		return;
+	snprintf(path, sizeof(path), "/sys/class/bdi/0:%u/read_ahead_kb", s->minor);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	dprintf(fd, "%d\n", READ_AHEAD_KB); /* may fail: then requests are smaller */
+	close(fd);
 }
 
 static void *loop_main(void *arg)
 {
 	struct data_session *s = arg;
-	struct fuse_loop_config *cfg = fuse_loop_cfg_create();
+	int rc;
 
 	pthread_setname_np(pthread_self(), "hfs-fuse"); /* the workers that start from here inherit it */
-	if (cfg) {
-		fuse_loop_cfg_set_max_threads(cfg, WORKERS_MAX);
-		fuse_loop_cfg_set_idle_threads(cfg, WORKERS_MAX);
-		fuse_loop_cfg_set_clone_fd(cfg, 0);
-		fuse_reply_init(s->se);
-		int rc = fuse_session_loop_mt(s->se, cfg);
-		if (rc < 0) /* 0: unmounted or told to stop; the device says ENODEV in both cases and when the connection was aborted */
-			hfs_log(HFS_LOG_ERROR, "%s: the session ended with an error: %s", s->h->opts.mountpoint, strerror(-rc));
-		fuse_loop_cfg_destroy(cfg);
-	}
-	if (s->on_end)
-		s->on_end(s->on_end_arg);
+	rc = fuse_loop_run(s->se, s->on_end, s->on_end_arg);
+	if (rc < 0)
+		hfs_log(HFS_LOG_ERROR, "%s: the session ended with an error: %s", s->h->opts.mountpoint, strerror(-rc));
 	return NULL;
 }
 

@@ -29,47 +29,7 @@ struct timespec fuse_reply_time(int64_t ns)
 	return (struct timespec){ .tv_sec = (time_t)s, .tv_nsec = (long)rest };
 }
 
-/* mountinfo writes space, tab, newline and backslash as \ooo. */
-static void unescape_octal(char *s)
-{
-	char *out = s;
-
-	for (; *s; s++) {
-		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' && s[3] >= '0' && s[3] <= '7') {
-			*out++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0'));
-			s += 3;
-		} else {
-			*out++ = *s;
-		}
-	}
-	*out = '\0';
-}
-
-char *fuse_reply_mount_dev(const char *mountpoint)
-{
-	FILE *f = fopen("/proc/self/mountinfo", "re");
-	char *line = NULL, *found = NULL;
-	size_t cap = 0;
-
-	while (f && getline(&line, &cap, f) >= 0) {
-		char dev[32], *point = malloc(strlen(line) + 1);
-
-		if (point && sscanf(line, "%*d %*d %31s %*s %s", dev, point) == 2) {
-			unescape_octal(point);
-			if (!strcmp(point, mountpoint)) {
-				free(found);
-				found = strdup(dev);
-			}
-		}
-		free(point);
-	}
-	free(line);
-	if (f)
-		fclose(f);
-	return found;
-}
-
-void fuse_reply_init(struct fuse_session *se)
+int fuse_reply_init(struct fuse_session *se)
 {
 	struct fuse_buf buf = { 0 };
 	int rc;
@@ -80,6 +40,7 @@ void fuse_reply_init(struct fuse_session *se)
 	if (rc > 0)
 		fuse_session_process_buf(se, &buf);
 	free(buf.mem);
+	return rc < 0 ? rc : 0;
 }
 
 void fuse_reply_cut(struct fuse_session *se)

@@ -5,6 +5,8 @@
 #ifndef FS_FUSE_REPLY_H
 #define FS_FUSE_REPLY_H
 
+#include "cache/base/err.h"
+
 #include <fuse_lowlevel.h>
 #include <stdint.h>
 #include <time.h>
@@ -12,13 +14,11 @@
 /* err <= 0. */
 int fuse_reply_errno(fuse_req_t req, int err);
 struct timespec fuse_reply_time(int64_t ns);
-/* "major:minor" of the topmost mount at the path, as /proc/self/mountinfo has it; malloc'd, NULL if none. */
-char *fuse_reply_mount_dev(const char *mountpoint);
 /*
- * Work off INIT, before there are workers: libfuse starts the next one before it processes a request, and both look at what INIT
- * sets. Waits for it; an aborted or unmounted session is left for the loop to find.
+ * Work off INIT, before there are workers: the next one is started before a request is processed, and both look at what INIT
+ * sets. Waits for it; an aborted or unmounted session is left for the loop to find. 0, -ENOMEM, or what the device said.
  */
-void fuse_reply_init(struct fuse_session *se);
+HFS_MUST_CHECK int fuse_reply_init(struct fuse_session *se);
 /*
  * Give the session's device up, whatever holds the mount: users of it get errors from then on. The number stays taken, by a pipe
  * that nobody reads, so a late answer by another thread fails and never lands in a file that was opened since.

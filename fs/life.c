@@ -241,6 +241,8 @@ int life_parent(pid_t child, int fd, const char *source, const char *mountpoint,
 	if (word[0] == 'F')
 		return word[1];
 	r = bounded_statfs(mountpoint, ANSWER_TIMEOUT_MS);
+	if (r == 0 && mountinfo_minor(mountpoint) == 0)
+		r = -ENOTCONN; /* what answered is the directory below: the daemon has ended again */
 	if (r == 0)
 		return HFS_EXIT_OK;
 	hfs_say(err, "hintfs: %s was mounted but does not answer (%s) and is unmounted again; see the log\n", mountpoint, strerror(-r));
@@ -322,19 +324,21 @@ static void take_away(const char *path, unsigned minor, bool is_dead_only)
  */
 static void close_fuse_devices(void)
 {
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	DIR *d = opendir("/proc/self/fd");
-	struct dirent *e;
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC), dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_Alignas(struct dirent64) char buf[2048]; /* no opendir(): there may be no memory */
+	const struct dirent64 *e;
 	char target[32];
+	ssize_t got;
 
-	while (null >= 0 && d && (e = readdir(d)) != NULL) {
-		ssize_t n = readlinkat(dirfd(d), e->d_name, target, sizeof(target));
-
-		if (n == 9 && memcmp(target, "/dev/fuse", 9) == 0)
-			(void)syscall(SYS_dup3, null, (int)strtol(e->d_name, NULL, 10), O_CLOEXEC);
+	while (null >= 0 && dir >= 0 && (got = getdents64(dir, buf, sizeof(buf))) > 0) {
+		for (ssize_t at = 0; at < got; at += e->d_reclen) {
+			e = (const struct dirent64 *)(const void *)(buf + at);
+			if (readlinkat(dir, e->d_name, target, sizeof(target)) == 9 && memcmp(target, "/dev/fuse", 9) == 0)
+				(void)syscall(SYS_dup3, null, (int)strtol(e->d_name, NULL, 10), O_CLOEXEC);
+		}
 	}
-	if (d)
-		closedir(d);
+	if (dir >= 0)
+		close(dir);
 	if (null >= 0)
 		close(null);
 }

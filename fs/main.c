@@ -44,19 +44,27 @@ struct run {
 	int ctl_lock; /* of the control directory until it is mounted; a background parent keeps it to its end. -1: none */
 };
 
-/* libfuse's own messages, which would go to a stderr that a daemon has not. */
+/* libfuse's own messages, which would go to a stderr that a daemon has not; some come with each request. */
 __attribute__((format(printf, 2, 0))) static void from_libfuse(enum fuse_log_level level, const char *format, va_list args)
 {
 	char text[512];
 
 	vsnprintf(text, sizeof(text), format, args);
 	text[strcspn(text, "\n")] = '\0';
-	hfs_log(level <= FUSE_LOG_ERR ? HFS_LOG_ERROR : level <= FUSE_LOG_WARNING ? HFS_LOG_WARNING : HFS_LOG_DEBUG, "%s", text);
+	hfs_log_limited(level <= FUSE_LOG_ERR ? HFS_LOG_ERROR : level <= FUSE_LOG_WARNING ? HFS_LOG_WARNING : HFS_LOG_DEBUG, "%s", text);
 }
 
 static enum hfs_log_level log_level(const struct hfs_opts *o)
 {
 	return o->is_debug ? HFS_LOG_DEBUG : HFS_LOG_INFO;
+}
+
+/* At the end the device is taken from under its workers, and they say so. */
+__attribute__((format(printf, 2, 0))) static void from_libfuse_at_end(enum fuse_log_level level, const char *format, va_list args)
+{
+	(void)level;
+	(void)format;
+	(void)args;
 }
 
 /* ---- before the fork ----------------------------------------------------------------------------------- */
@@ -232,6 +240,8 @@ static int make_engine(struct hintfs *h, const struct tier_config *tier, char *w
 
 static int complain(int code, const char *what, int r, const char *cure)
 {
+	if (r == -EAGAIN) /* of pthread_create, wherever it was called */
+		cure = "no thread can be started; is there a limit on them, or on memory (ulimit -u, ulimit -v, pids.max)?";
 	hfs_log(HFS_LOG_ERROR, "%s: %s; %s", what, strerror(-r), cure);
 	return code;
 }
@@ -279,7 +289,7 @@ static int up_storage(struct hintfs *h)
 		return complain(HFS_EXIT_SYSTEM, h->opts.source, -ENOMEM, "free some memory");
 	r = up_origin(h, s);
 	if (r == 0 && (r = meta_create(&h->meta)) < 0)
-		r = complain(HFS_EXIT_SYSTEM, "metadata threads", r, "is there a limit on threads (ulimit -u)?");
+		r = complain(HFS_EXIT_SYSTEM, "metadata threads", r, "free some memory");
 	if (r == 0)
 		r = up_engine(h, s);
 	if (r == 0 && s->is_away)
@@ -312,7 +322,7 @@ static int up(struct run *run)
 	life_mounts_note(&run->mounts, data_session_fd(h->data), control_session_fd(h->ctl));
 	drop_lock(run);
 	if ((r = control_session_start(h->ctl)) < 0 || (r = data_session_start(h->data, life_on_end, &run->life)) < 0)
-		return complain(HFS_EXIT_SYSTEM, "session threads", r, "is there a limit on threads (ulimit -u)?");
+		return complain(HFS_EXIT_SYSTEM, "session threads", r, "free some memory");
 	return HFS_EXIT_OK;
 }
 
@@ -370,8 +380,10 @@ __attribute__((noreturn)) static void down(struct run *run, int exit_code)
 {
 	struct hintfs *h = &run->h;
 	bool is_quiet = true;
-	int r = life_guard(&run->life, &run->mounts, STOP_MS);
+	int r;
 
+	fuse_set_log_func(from_libfuse_at_end);
+	r = life_guard(&run->life, &run->mounts, STOP_MS);
 	drop_lock(run);
 	if (r < 0) /* without a guard nothing may be waited for */
 		life_leave(&run->mounts, false, exit_code);

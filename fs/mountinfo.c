@@ -21,6 +21,8 @@
 /* A live daemon answers statfs from its last snapshot within a second or so, whatever the origin does. */
 #define STATFS_TIMEOUT_MS 5000
 
+#define LINE_CAP 36864 /* 2 x 4 x PATH_MAX, and the rest */
+
 #define OUR_FSTYPE "fuse.hintfs"
 
 extern char **environ;
@@ -79,25 +81,69 @@ bool mountinfo_parse(const char *line, struct mountinfo *ret)
 	return true;
 }
 
+/*
+ * Lines of the table, without memory from the heap: a daemon that can get none has its mounts to take away. What a line has beyond
+ * LINE_CAP, after two paths that are escaped throughout, is cut off.
+ */
+struct table {
+	int fd;
+	size_t n, at;
+	char buf[4096];
+	char line[LINE_CAP];
+};
+
+/* At the end of what is read: 0, and no more of it. */
+static ssize_t fill(struct table *t)
+{
+	ssize_t n;
+
+	do
+		n = read(t->fd, t->buf, sizeof(t->buf));
+	while (n < 0 && errno == EINTR);
+	t->at = 0;
+	t->n = n > 0 ? (size_t)n : 0;
+	return n < 0 ? -errno : n;
+}
+
+/* 1: t->line is the next one; 0: there is none. */
+static int take_line(struct table *t)
+{
+	size_t len = 0;
+
+	for (;;) {
+		ssize_t n = t->at < t->n ? 1 : fill(t);
+		char c;
+
+		if (n <= 0 && len == 0)
+			return (int)n;
+		c = n > 0 ? t->buf[t->at++] : '\n';
+		if (c == '\n')
+			break;
+		if (len + 1 < sizeof(t->line))
+			t->line[len++] = c;
+	}
+	t->line[len] = '\0';
+	return 1;
+}
+
 int mountinfo_find(const char *path, struct mountinfo *ret)
 {
-	struct mountinfo *one = malloc(sizeof(*one));
-	FILE *f = fopen("/proc/self/mountinfo", "re");
-	char *line = NULL;
-	size_t cap = 0;
-	int r = one ? (f ? -ENOENT : -EIO) : -ENOMEM;
+	HFS_UNINITIALIZED struct mountinfo one;
+	HFS_UNINITIALIZED struct table t;
+	int r, found = -ENOENT;
 
+	t.n = t.at = 0;
+	t.fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+	if (t.fd < 0)
+		return -EIO;
 	/* Later lines lie on top of earlier ones. */
-	while (f && one && getline(&line, &cap, f) > 0)
-		if (mountinfo_parse(line, one) && strcmp(one->mountpoint, path) == 0) {
-			*ret = *one;
-			r = 0;
+	while ((r = take_line(&t)) > 0)
+		if (mountinfo_parse(t.line, &one) && strcmp(one.mountpoint, path) == 0) {
+			*ret = one;
+			found = 0;
 		}
-	free(line);
-	free(one);
-	if (f)
-		fclose(f);
-	return r;
+	close(t.fd);
+	return r < 0 ? r : found;
 }
 
 int mountinfo_above(const char *path, struct mountinfo *ret)
@@ -115,9 +161,7 @@ int mountinfo_above(const char *path, struct mountinfo *ret)
 
 bool mountinfo_is_ours(const struct mountinfo *m)
 {
-	size_t n = sizeof(OUR_FSTYPE) - 1;
-
-	return strncmp(m->fstype, OUR_FSTYPE, n) == 0 && (m->fstype[n] == '\0' || m->fstype[n] == '-');
+	return strcmp(m->fstype, OUR_FSTYPE) == 0 || strncmp(m->fstype, OUR_FSTYPE "-", sizeof(OUR_FSTYPE)) == 0;
 }
 
 enum mountinfo_state mountinfo_state(const char *path, struct mountinfo *ret)

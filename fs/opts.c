@@ -142,14 +142,17 @@ static void print_help(FILE *out)
 
 __attribute__((format(printf, 2, 3))) static int refuse(struct parse *p, const char *format, ...)
 {
-	char *text = NULL;
+	char few[256], *text = NULL;
 	va_list args;
 
+	va_start(args, format);
+	(void)vsnprintf(few, sizeof(few), format, args);
+	va_end(args);
 	va_start(args, format);
 	if (vasprintf(&text, format, args) < 0)
 		text = NULL;
 	va_end(args);
-	hfs_say(p->err, "hintfs: %s\n", text ? text : "no memory");
+	hfs_say(p->err, "hintfs: %s\n", text ? text : few);
 	free(text);
 	return -EINVAL;
 }

@@ -126,24 +126,37 @@ char *hfs_log_escape(char *buf, size_t cap, const char *src, size_t len)
 
 void hfs_say(FILE *to, const char *fmt, ...)
 {
-	char *raw, *text;
+	char raw_few[512], text_few[4 * sizeof(raw_few) + 1], *raw = raw_few, *text = text_few;
+	char *raw_all = NULL, *text_all = NULL;
 	size_t len, ends = 0;
 	va_list args;
 	int n;
 
 	va_start(args, fmt);
-	n = vasprintf(&raw, fmt, args);
+	n = vsnprintf(raw_few, sizeof(raw_few), fmt, args);
 	va_end(args);
 	if (n < 0)
 		return;
 	len = (size_t)n;
+	if (len >= sizeof(raw_few)) {
+		raw_all = malloc(len + 1);
+		text_all = malloc(4 * len + 1);
+		if (raw_all && text_all) {
+			va_start(args, fmt);
+			(void)vsnprintf(raw_all, len + 1, fmt, args);
+			va_end(args);
+			raw = raw_all;
+			text = text_all;
+		} else { /* its beginning is better than nothing */
+			len = sizeof(raw_few) - 1;
+			raw_few[len - 1] = '\n';
+		}
+	}
 	while (ends < len && raw[len - 1 - ends] == '\n')
 		ends++;
-	text = malloc(4 * len + 1);
-	if (text)
-		fprintf(to, "%s%s", hfs_log_escape(text, 4 * len + 1, raw, len - ends), raw + len - ends);
-	free(text);
-	free(raw);
+	fprintf(to, "%s%s", hfs_log_escape(text, 4 * len + 1, raw, len - ends), raw + len - ends);
+	free(text_all);
+	free(raw_all);
 }
 
 static int syslog_level(enum hfs_log_level level)

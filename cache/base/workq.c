@@ -15,6 +15,7 @@
 #include "cache/base/sync.h"
 #include "cache/base/time.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -144,7 +145,7 @@ static void worker_run_locked(struct workq *q, struct worker *w, struct job *j) 
 	}
 }
 
-/* False: nothing came for a while, or the end. */
+/* False: nothing came for a while, or the end. One that could take a job at once stays: later there may be no thread to be had. */
 static bool worker_wait_locked(struct workq *q) HFS_REQUIRES(q->lock)
 {
 	bool is_in_time;
@@ -156,7 +157,7 @@ static bool worker_wait_locked(struct workq *q) HFS_REQUIRES(q->lock)
 	q->n_idle--;
 	if (q->n_woken > 0)
 		q->n_woken--;
-	return is_in_time || q->n_queued > 0;
+	return is_in_time || q->n_queued > 0 || q->n_threads - atomic_load(&q->n_late) <= 1;
 }
 
 static void *worker_main(void *arg)
@@ -440,6 +441,7 @@ static void watcher_sleep_locked(struct workq *q) HFS_REQUIRES(q->lock)
 static void *watcher_main(void *arg)
 {
 	struct workq *q = arg;
+	uint64_t (*tick)(void *ctx, uint64_t now_ns);
 	bool has_failed;
 	uint64_t tick_ns;
 
@@ -451,13 +453,14 @@ static void *watcher_main(void *arg)
 		start_missing_locked(q);
 		has_failed = q->is_start_failing && !q->is_stopping;
 		q->is_tick_wanted = false;
+		tick = q->cfg.tick;
 		hfs_mutex_unlock(&q->lock);
 		if (has_failed)
 			hfs_log_limited(HFS_LOG_WARNING,
 					"%s: cannot start a thread, work waits for the others; "
 					"raise the limit of processes (ulimit -u, pids.max)",
 					q->cfg.name);
-		tick_ns = q->cfg.tick != NULL ? q->cfg.tick(q->cfg.ctx, hfs_now_ns()) : UINT64_MAX;
+		tick_ns = tick != NULL ? tick(q->cfg.ctx, hfs_now_ns()) : UINT64_MAX;
 		hfs_mutex_lock(&q->lock);
 		q->tick_ns = tick_ns;
 		if (q->is_stopping && q->n_threads > 0 && q->n_busy == q->n_threads &&
@@ -514,12 +517,20 @@ int workq_create(const struct workq_config *cfg, struct workq **ret_q)
 	hfs_cond_init(&q->watch);
 	hfs_cond_init(&q->ended);
 	err = thread_start(q, &q->watcher, watcher_main, q);
-	if (err == 0) {
-		(void)snprintf(name, sizeof(name), "%.13s-w", cfg->name); /* the watcher */
-		(void)pthread_setname_np(q->watcher, name);
-	}
 	if (err < 0) {
 		workq_free(q);
+		return err;
+	}
+	(void)snprintf(name, sizeof(name), "%.13s-w", cfg->name); /* the watcher */
+	(void)pthread_setname_np(q->watcher, name);
+	hfs_mutex_lock(&q->lock);
+	err = worker_start_locked(q);
+	q->is_start_failing = false; /* said by the caller, who has no queue then */
+	if (err < 0)
+		q->cfg.tick = NULL; /* the caller is not ready for it */
+	hfs_mutex_unlock(&q->lock);
+	if (err < 0) {
+		(void)workq_destroy(q, UINT_MAX); /* the watcher has nothing to wait for */
 		return err;
 	}
 	*ret_q = q;

@@ -7,7 +7,8 @@
  *    take its place. Working (busy and not late) threads <= working_max, all threads <= threads_max.
  * 2. Demand jobs start before others; each kind in the order it came.
  * 3. One submit wakes at most one thread, and none for what the submitting thread itself can take next (workq_tail_begin()).
- *    Threads idle for 10 s end.
+ *    Threads idle for 10 s end, but for the last that is not late. One is there from the start: jobs can be run, if more
+ *    slowly, where no further thread is to be had.
  * 4. Shutdown never waits for a job. workq_destroy() joins only threads that have ended.
  *
  * Any thread may call anything but create and destroy. Threads run with all signals blocked.

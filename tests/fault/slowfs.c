@@ -358,7 +358,8 @@ static int serve(struct slowfs *sf)
 	set_read_ahead(sf);
 	if (slow_ctl_start(sf) < 0)
 		slowfs_stop(sf);
-	fuse_reply_init(sf->session);
+	if (fuse_reply_init(sf->session) < 0)
+		slowfs_stop(sf);
 	return slow_queue_serve(sf);
 }
 

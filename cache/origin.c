@@ -9,6 +9,7 @@
 
 #include "cache/base/err.h"
 #include "cache/base/log.h"
+#include "cache/base/time.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -48,9 +49,12 @@ static void attr_from_statx(const struct statx *stx, struct origin_attr *ret)
 
 int origin_fd_stat(struct origin *o, int fd, int flags, struct origin_attr *ret)
 {
+	uint64_t since_ns = flags & AT_STATX_FORCE_SYNC ? hfs_now_ns() : 0;
 	struct statx stx;
 
 	HFS_TRY(o->io->statx(o->io->ctx, fd, "", AT_EMPTY_PATH | flags, STATX_BASIC_STATS, &stx));
+	if (since_ns != 0)
+		origin_aside_learn(o, hfs_now_ns() - since_ns);
 	attr_from_statx(&stx, ret);
 	if (ret->id.dev == o->real_dev)
 		ret->id.dev = o->root_dev;
@@ -113,6 +117,27 @@ static int reopen(struct origin *o, int path_fd, const char *path)
 	return fd;
 }
 
+/*
+ * What path_fd stands for, opened, and its attributes. Where those are to be forced, that is done meanwhile, as both are the same inode: they
+ * are taken if the descriptor's own, as known here, are none others; else it is asked (another file by now, or changed since).
+ */
+static int open_and_stat(struct origin *o, int path_fd, const char *path, int stat_flags, int *ret_fd, struct origin_attr *ret)
+{
+	struct aside *a = stat_flags & AT_STATX_FORCE_SYNC ? origin_aside_begin(o, path_fd) : NULL;
+	struct origin_attr seen;
+	int fd = reopen(o, path_fd, path);
+	bool is_seen = origin_aside_end(a, &seen) == 0;
+
+	if (fd < 0)
+		return fd;
+	*ret_fd = fd;
+	if (is_seen && origin_fd_stat(o, fd, AT_STATX_DONT_SYNC, ret) == 0 && hfs_identity_equal(&seen.id, &ret->id)) {
+		*ret = seen;
+		return 0;
+	}
+	return origin_fd_stat(o, fd, stat_flags, ret);
+}
+
 static int open_once(struct origin *o, const char *path, int stat_flags, int *ret_fd, struct origin_attr *ret_attr)
 {
 	int path_fd = origin_path_open_fresh(o, path);
@@ -124,9 +149,7 @@ static int open_once(struct origin *o, const char *path, int stat_flags, int *re
 	if (err == 0)
 		err = check_regular(ret_attr->mode);
 	if (err == 0)
-		err = fd = reopen(o, path_fd, path);
-	if (err >= 0)
-		err = origin_fd_stat(o, fd, stat_flags, ret_attr);
+		err = open_and_stat(o, path_fd, path, stat_flags, &fd, ret_attr);
 	if (err == 0)
 		err = check_regular(ret_attr->mode);
 	origin_fd_close(o, path_fd);

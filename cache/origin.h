@@ -39,6 +39,10 @@ int origin_create(const char *source, const struct cache_io *io, struct origin *
 int origin_create_later(const char *source, const struct cache_io *io, bool (*is_it)(void *ctx), void *ctx, struct origin **ret_o);
 bool origin_is_there(const struct origin *o); /* its root was opened */
 void origin_destroy(struct origin *o);
+/* Where to run what may wait for the origin beside the caller: fn(arg), once. Negative errno: it will not. To be told before the
+ * first open; without it opens make their calls one after the other. */
+typedef int (*origin_run_fn)(void *ctx, void (*fn)(void *arg), void *arg);
+void origin_set_runner(struct origin *o, origin_run_fn run, void *ctx);
 /* st_dev of the root; true if the origin is NFS (its parent must be refreshed before an open). */
 uint64_t origin_dev(const struct origin *o);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache/origin_i.h - shared by origin.c, origin_path.c and origin_dir.c only.
+ * cache/origin_i.h - shared by origin.c and origin_*.c only.
  */
 #ifndef CACHE_ORIGIN_I_H
 #define CACHE_ORIGIN_I_H
@@ -23,7 +23,10 @@ struct origin {
 	char *source;		   /* owned; NULL: the root was open from the start */
 	bool (*is_it)(void *ctx);  /* what lies at source now: is it the dataset meant? */
 	void *is_it_ctx;
+	origin_run_fn run; /* set before the first open; NULL: no other threads */
+	void *run_ctx;
 
+	_Atomic uint64_t forced_ns; /* what a forced look takes, of late; 0: not known */
 	_Atomic int root_fd; /* -1: not yet; set once */
 	/* set before root_fd */
 	uint64_t real_dev;
@@ -50,5 +53,11 @@ int origin_path_open_fresh(struct origin *o, const char *path);
 bool origin_is_on_nfs(struct origin *o, int fd);
 int origin_fd_stat(struct origin *o, int fd, int flags, struct origin_attr *ret);
 void origin_fd_close(struct origin *o, int fd);
+
+/* origin_aside.c: a forced look at fd in another thread; NULL: not worth it. fd stays open until the end. */
+struct aside *origin_aside_begin(struct origin *o, int fd);
+/* What it saw, waited for. -ECANCELED: there is none, or it has not begun. */
+int origin_aside_end(struct aside *a, struct origin_attr *ret);
+void origin_aside_learn(struct origin *o, uint64_t took_ns); /* a forced look took so long */
 
 #endif

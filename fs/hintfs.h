@@ -34,6 +34,9 @@ struct hintfs {
 /* ---- meta.c: run fn(arg) on a metadata thread; never blocks. Threads are added while the others are stuck. */
 int meta_create(struct meta **ret_m);
 int meta_run(struct meta *m, void (*fn)(void *arg), void *arg);
+/* The same for half of a call that the caller could make by itself: -EAGAIN while something is late, or a hung origin would cost two
+ * threads a call. */
+int meta_run_aside(struct meta *m, void (*fn)(void *arg), void *arg);
 void meta_shutdown(struct meta *m); /* queued work is run with nobody waiting; never joins stuck threads */
 bool meta_destroy(struct meta *m, unsigned wait_ms); /* false: a thread hangs in the origin; m is left allocated on purpose */
 

@@ -184,6 +184,11 @@ static int run_on_meta(void *ctx, void (*fn)(void *arg), void *arg)
 	return meta_run(ctx, fn, arg);
 }
 
+static int run_aside(void *ctx, void (*fn)(void *arg), void *arg)
+{
+	return meta_run_aside(ctx, fn, arg);
+}
+
 /* Is what lies at SOURCE now the dataset that the disk tier was made for? On whatever thread needs the origin. */
 static bool is_our_source(void *ctx)
 {
@@ -290,8 +295,10 @@ static int up_storage(struct hintfs *h)
 	r = up_origin(h, s);
 	if (r == 0 && (r = meta_create(&h->meta)) < 0)
 		r = complain(HFS_EXIT_SYSTEM, "metadata threads", r, "free some memory");
-	if (r == 0)
+	if (r == 0) {
+		origin_set_runner(h->origin, run_aside, h->meta);
 		r = up_engine(h, s);
+	}
 	if (r == 0 && s->is_away)
 		hfs_log(HFS_LOG_WARNING, "%s: not there, or empty: what the disk cache has of it is served until it comes", s->path);
 	free(s);

@@ -35,6 +35,11 @@ int meta_run(struct meta *m, void (*fn)(void *arg), void *arg)
 	return workq_run(m->q, fn, arg, true);
 }
 
+int meta_run_aside(struct meta *m, void (*fn)(void *arg), void *arg)
+{
+	return workq_is_any_late(m->q) ? -EAGAIN : workq_run(m->q, fn, arg, true);
+}
+
 void meta_shutdown(struct meta *m)
 {
 	workq_shutdown(m->q);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The origin: nothing outside the root is ever opened, with openat2 and without; types, long paths, links, listings. */
-#include "cache/origin.h"
+#include "cache/origin_i.h"
 #include "tests/unit/cache_world.h"
 
 #include <criterion/criterion.h>
@@ -314,5 +314,138 @@ Test(origin, failing_call_leaks_no_descriptor)
 		cr_assert_eq(next, next_before, "call %ld", nth);
 	}
 	atomic_store(&p.fake.fail_at, 0);
+	place_close(&p);
+}
+
+/* ---- the forced look beside the open ---- */
+
+#define ROUND_TRIP_NS (1000 * 1000)
+
+struct job {
+	void (*fn)(void *arg);
+	void *arg;
+};
+
+static void *job_main(void *arg)
+{
+	struct job j = *(struct job *)arg;
+
+	free(arg);
+	j.fn(j.arg);
+	return NULL;
+}
+
+static int run_in_thread(void *ctx, void (*fn)(void *arg), void *arg)
+{
+	struct job *j = malloc(sizeof(*j));
+	pthread_t thread;
+
+	(void)ctx;
+	cr_assert_not_null(j);
+	*j = (struct job){fn, arg};
+	cr_assert_eq(pthread_create(&thread, NULL, job_main, j), 0);
+	pthread_detach(thread);
+	return 0;
+}
+
+static int run_later(void *ctx, void (*fn)(void *arg), void *arg)
+{
+	*(struct job *)ctx = (struct job){fn, arg};
+	return 0;
+}
+
+static int run_never(void *ctx, void (*fn)(void *arg), void *arg)
+{
+	(void)fn;
+	(void)arg;
+	(*(int *)ctx)++;
+	return -EAGAIN;
+}
+
+static int told_statx(void *ctx, int dirfd, const char *path, int flags, unsigned mask, struct statx *ret)
+{
+	struct fake *f = ctx;
+	int err = fake_statx(ctx, dirfd, path, flags, mask, ret);
+
+	hfs_mutex_lock(&f->lock);
+	hfs_cond_broadcast(&f->cond);
+	hfs_mutex_unlock(&f->lock);
+	return err;
+}
+
+/* The open for reading comes back only after the look has been made. */
+static int late_openat(void *ctx, int dirfd, const char *path, int flags)
+{
+	struct fake *f = ctx;
+	uint64_t until_ns = hfs_now_ns() + 10 * HFS_NS_PER_S;
+	bool is_in_time = true;
+
+	hfs_mutex_lock(&f->lock);
+	while (is_in_time && atomic_load(&f->n_forced) == 0)
+		is_in_time = hfs_cond_wait_until(&f->cond, &f->lock, until_ns);
+	hfs_mutex_unlock(&f->lock);
+	return is_in_time ? fake_openat(ctx, dirfd, path, flags) : -ETIMEDOUT;
+}
+
+static void place_open_far(struct place *p, origin_run_fn run, void *ctx)
+{
+	place_open(p, true);
+	p->fake.io.statx = told_statx;
+	origin_set_runner(p->o, run, ctx);
+	origin_aside_learn(p->o, ROUND_TRIP_NS);
+}
+
+Test(origin, a_far_origin_is_looked_at_while_the_file_is_opened)
+{
+	struct place p;
+
+	place_open_far(&p, run_in_thread, NULL);
+	p.fake.io.openat = late_openat;
+	cr_assert_eq(try_open(&p, "d/f"), 0);
+	cr_assert_eq(atomic_load(&p.fake.n_forced), 1);
+	place_close(&p);
+}
+
+Test(origin, a_look_that_the_descriptor_does_not_bear_out_is_not_taken)
+{
+	struct place p;
+
+	place_open_far(&p, run_in_thread, NULL);
+	p.fake.io.openat = late_openat;
+	atomic_store(&p.fake.has_old_attrs, true);
+	cr_assert_eq(try_open(&p, "d/f"), 0);
+	cr_assert_eq(atomic_load(&p.fake.n_forced), 2);
+	place_close(&p);
+}
+
+Test(origin, an_open_waits_for_no_look_that_has_not_begun)
+{
+	struct place p;
+	struct job left = {0};
+	int n_asked = 0;
+
+	place_open_far(&p, run_later, &left);
+	cr_assert_eq(try_open(&p, "d/f"), 0);
+	cr_assert_eq(atomic_load(&p.fake.n_forced), 1);
+	cr_assert_not_null(left.fn);
+	left.fn(left.arg); /* comes too late and leaves everything alone */
+	cr_assert_eq(atomic_load(&p.fake.n_forced), 1);
+	origin_set_runner(p.o, run_never, &n_asked);
+	origin_aside_learn(p.o, 8 * ROUND_TRIP_NS); /* the last one was quick */
+	cr_assert_eq(try_open(&p, "d/f"), 0);
+	cr_assert_eq(n_asked, 1);
+	cr_assert_eq(atomic_load(&p.fake.n_forced), 2);
+	place_close(&p);
+}
+
+Test(origin, a_near_origin_is_asked_in_one_thread)
+{
+	struct place p;
+	int n_asked = 0;
+
+	place_open(&p, true);
+	origin_set_runner(p.o, run_never, &n_asked);
+	cr_assert_eq(try_open(&p, "d/f"), 0);
+	cr_assert_eq(n_asked, 0);
 	place_close(&p);
 }

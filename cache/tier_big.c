@@ -149,7 +149,9 @@ static int read_data(struct tier *t, struct tier_big *b, uint32_t chunk_no, void
 	ssize_t got;
 
 	if (is_direct && tier_obj_direct(t, &b->obj)) {
+		tier_called(t);
 		got = t->io->pread(t->io->ctx, b->obj.fd_direct, buf, hfs_round_up(len_bytes, TIER_LOAN_ALIGN), off_bytes);
+		tier_called(t);
 		if (got >= (ssize_t)len_bytes)
 			return 0;
 		if (got < 0 && got != -EINVAL && got != -EINTR)

@@ -318,6 +318,13 @@ void tier_sync_main(void *arg);
 void tier_sync_all(struct tier *t);
 enum tier_cause tier_cause_of(int err);
 
+/* A system call of a reader's thread, about to begin or just ended: from here on it is timed anew. */
+static inline void tier_called(struct tier *t)
+{
+	workq_progress(t->reads);
+	workq_progress(t->large_reads);
+}
+
 /* ---- tier_read.c ---- */
 void tier_read_wake_locked(struct tier *t); /* readers look again: trouble or shutdown */
 void tier_read_drop(void *ctx, void (*fn)(void *arg), void *arg);

@@ -34,7 +34,9 @@ int tier_read_full(struct tier *t, int fd, void *buf, size_t n, uint64_t off_byt
 	ssize_t got;
 
 	while (n > 0) {
+		tier_called(t);
 		got = t->io->pread(t->io->ctx, fd, buf, n, off_bytes);
+		tier_called(t);
 		if (got == -EINTR)
 			continue;
 		if (got < 0)
@@ -256,6 +258,7 @@ static int open_one(struct tier *t, int dirfd, const char *name, bool *ret_is_re
 	const int flags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_NOATIME; /* noting a time may wait for the disk */
 	int fd = t->io->openat(t->io->ctx, dirfd, name, flags | O_RDWR, 0), err;
 
+	tier_called(t);
 	if (fd == -EROFS) {
 		*ret_is_readonly = true;
 		fd = t->io->openat(t->io->ctx, dirfd, name, flags | O_RDONLY, 0);
@@ -322,6 +325,7 @@ int tier_obj_reopen(struct tier *t, struct tier_obj *o, int flags)
 
 	tier_file_name(text, tier_big_of(o)->key, 'd');
 	fd = t->io->openat(t->io->ctx, t->fd_files, text, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | flags, 0);
+	tier_called(t);
 	if (fd < 0)
 		return fd;
 	err = tier_check_file(t, fd, &st);

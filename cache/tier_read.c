@@ -9,8 +9,10 @@
  * What is in a pack and in memory is read and verified by the caller itself: that waits for nothing. Whatever is wrong with it is
  * met again, and seen to, by the thread.
  *
- * A reader that waited read_wait_ns goes to the origin. If no read at all ended in that time the disk hangs: the tier is off,
- * and whoever else waits leaves too.
+ * A reader that waited read_wait_ns goes to the origin. If in that time no read at all ended, and one system call was under way, the disk
+ * hangs: the tier is off, and whoever else waits leaves too. Time in which a read had no CPU, or not its turn, says nothing about the
+ * disk: a call is timed from its own beginning (tier_called()), and what the waiter oversleeps is not counted, as all may have slept.
+ * Where a call is not that old yet the reader waits on for it, up to twice as long.
  */
 #include "cache/tier_i.h"
 
@@ -18,6 +20,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define WAIT_SLICES 8 /* of a reader's time, in which it looks whether it overslept */
 
 enum job_kind { JOB_READ, JOB_VERIFY, JOB_PASS, JOB_ADOPT };
 
@@ -330,30 +334,50 @@ static void begin_locked(struct tier *t, struct tier_job *j, struct tier_entry *
 	t->waiting = j;
 }
 
-/* True: j is done and the caller's. False: it is the thread's now. */
-static bool wait_job(struct tier *t, struct tier_job *j, bool is_patient)
+enum patience { PATIENT, TIMED_OUT, HANG };
+
+/* What of it is over: the reader's time, and the disk's? lost_ns: of the time since j began that does not count. */
+static enum patience patience_locked(struct tier *t, const struct tier_job *j, struct workq *q, uint64_t limit_ns, uint64_t lost_ns)
 {
-	const uint64_t limit_ns = t->cfg.read_wait_ns * (is_patient ? 32 : 1);
-	uint64_t deadline_ns = j->start_ns + limit_ns, now_ns;
-	bool is_done, is_hang = false;
+	const uint64_t now_ns = hfs_now_ns(), waited_ns = now_ns - j->start_ns - lost_ns;
+	struct workq_stats s;
+
+	if (waited_ns < limit_ns)
+		return PATIENT;
+	if (now_ns - hfs_max_u64(t->progress_ns, j->start_ns) < limit_ns + lost_ns)
+		return TIMED_OUT; /* the disk works */
+	workq_stats_get(q, &s);
+	if (s.oldest_ns >= limit_ns + lost_ns)
+		return HANG;
+	return waited_ns < 2 * limit_ns ? PATIENT : TIMED_OUT;
+}
+
+/* True: j is done and the caller's. False: it is the thread's now. */
+static bool wait_job(struct tier *t, struct tier_job *j, struct workq *q, bool is_patient)
+{
+	const uint64_t limit_ns = t->cfg.read_wait_ns * (is_patient ? 32 : 1), slice_ns = limit_ns / WAIT_SLICES;
+	uint64_t lost_ns = 0, end_ns, now_ns;
+	enum patience p = PATIENT;
+	bool is_done;
 
 	hfs_mutex_lock(&t->lock);
-	while (!j->is_done && t->state != TIER_OFF && !t->is_stopping)
-		if (!hfs_cond_wait_until(&j->done, &t->lock, deadline_ns))
-			break;
+	while (!j->is_done && t->state != TIER_OFF && !t->is_stopping && (p = patience_locked(t, j, q, limit_ns, lost_ns)) == PATIENT) {
+		end_ns = hfs_now_ns() + slice_ns;
+		if (hfs_cond_wait_until(&j->done, &t->lock, end_ns) || (now_ns = hfs_now_ns()) < end_ns + slice_ns)
+			continue;
+		lost_ns += now_ns - end_ns;
+	}
 	is_done = j->is_done;
 	unwait_locked(j);
 	if (!is_done) {
 		j->is_abandoned = true;
-		now_ns = hfs_now_ns();
-		is_hang = now_ns >= deadline_ns && now_ns - hfs_max_u64(t->progress_ns, j->start_ns) >= limit_ns;
-		if (now_ns >= deadline_ns)
+		if (p != PATIENT)
 			t->stats.read_timeouts++;
 		else if (!t->is_stopping)
 			t->stats.bypassed[t->cause]++;
 	}
 	hfs_mutex_unlock(&t->lock);
-	if (is_hang)
+	if (!is_done && p == HANG)
 		tier_trouble(t, TIER_OFF, TIER_CAUSE_HANG);
 	return is_done;
 }
@@ -377,7 +401,7 @@ static void adopt_now(struct tier *t, const struct tier_name *name)
 	hfs_mutex_unlock(&t->lock);
 	if (workq_run(t->reads, adopt_main, j, true) < 0)
 		tier_read_drop(t, adopt_main, j);
-	if (wait_job(t, j, false))
+	if (wait_job(t, j, t->reads, false))
 		job_free(j);
 }
 
@@ -426,7 +450,7 @@ static int run_job(struct tier *t, enum job_kind kind, struct tier_name *name, u
 	}
 	if (workq_run(q, read_main, j, kind != JOB_VERIFY) < 0)
 		tier_read_drop(t, read_main, j);
-	if (!wait_job(t, j, kind == JOB_VERIFY))
+	if (!wait_job(t, j, q, kind == JOB_VERIFY))
 		return -EBUSY;
 	*ret_j = j;
 	return 0;

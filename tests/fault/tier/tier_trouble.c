@@ -10,10 +10,14 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -169,6 +173,75 @@ static void hang(void)
 	end(&r, d);
 }
 
+/* While nothing runs, this process included, no disk answers. */
+static void stop_for_ms(unsigned ms)
+{
+	const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+	pid_t self = getpid(), pid = fork();
+
+	rig_check(pid >= 0, "fork");
+	if (pid == 0) {
+		(void)kill(self, SIGSTOP);
+		(void)nanosleep(&pause, NULL);
+		(void)kill(self, SIGCONT);
+		_exit(0);
+	}
+	rig_check(waitpid(pid, NULL, 0) == pid, "waitpid");
+}
+
+static void all_stopped(void)
+{
+	struct reader reader;
+	struct rig r;
+	struct disk *d = fresh(&r);
+
+	r.cfg.read_wait_ns = HFS_NS_PER_S;
+	rig_open(&r);
+	rig_put(&r, &BIG);
+	disk_hang(d, true);
+	reader = (struct reader){.r = &r};
+	rig_check(pthread_create(&reader.thread, NULL, reader_main, &reader) == 0, "thread");
+	rig_check(disk_wait_hung(d, 1, RIG_WAIT_MS) > 0, "a read waits for the disk");
+	stop_for_ms(1500);
+	rig_check(!tier_wait_state(r.t, TIER_OFF, 50), "time in which nobody ran is not the disk's");
+	disk_hang(d, false);
+	pthread_join(reader.thread, NULL);
+	rig_check(reader.is_hit && reader.took_ns > 1500 * HFS_NS_PER_MS, "the read was waited for");
+	end(&r, d);
+}
+
+static const struct tier_io *fast_io;
+static atomic_bool is_slow;
+
+static ssize_t slow_pread(void *ctx, int fd, void *buf, size_t n, uint64_t off_bytes)
+{
+	if (atomic_load(&is_slow))
+		(void)nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+	return fast_io->pread(ctx, fd, buf, n, off_bytes);
+}
+
+/* Every call ends in a third of the time that is a hang's, and a read takes 18 of them. */
+static void many_calls(void)
+{
+	struct tier_io io;
+	struct rig r;
+	struct disk *d = fresh(&r);
+
+	fast_io = disk_io(d);
+	io = *fast_io;
+	io.pread = slow_pread;
+	r.cfg.io = &io;
+	r.cfg.read_wait_ns = 300 * HFS_NS_PER_MS;
+	rig_open(&r);
+	rig_put(&r, &BIG);
+	disk_short(d, true);
+	atomic_store(&is_slow, true);
+	rig_check(!rig_get(&r, &BIG, 1), "too slow for a reader");
+	rig_check(rig_stats(&r).state == TIER_ON && rig_stats(&r).read_timeouts == 1, "but it works");
+	atomic_store(&is_slow, false);
+	end(&r, d);
+}
+
 static void hung_writes(void)
 {
 	struct rig r;
@@ -216,6 +289,8 @@ int main(void)
 	full(false);
 	full(true);
 	hang();
+	all_stopped();
+	many_calls();
 	hung_writes();
 	gone();
 	(void)puts("ok");

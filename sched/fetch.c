@@ -17,6 +17,8 @@
 #define TINY_SLOTS 16u
 #define TINY_RATIO 1.5
 #define HORIZON_MIN 16u
+#define HURRY_VISITS 64u
+#define HURRY_OVERHEADS 2
 #define KEEP_WINDOW_MIN 32u
 #define SKIPS_MAX 4096u
 #define NAME_SKIPS 64u
@@ -24,6 +26,7 @@
 #define DEMAND_SHARE 8u /* of inflight_max: kept from prefetch */
 /* Data outstanding until the first rate is known: a link that serves in turn makes the first demands wait for all of it. */
 #define START_BYTES (4ULL << 20)
+#define FLIGHT_PAGES 2u
 #define NEAR_PAGES 4u
 #define BEHIND_NAMES 2u /* fetches outstanding of files whose turn comes after a name that is being looked up */
 
@@ -40,6 +43,9 @@ bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes)
 	if (is_demand) /* bounded by the slots; a reader waits in any case */
 		return true;
 	if (s->flight_bytes + bytes > s->cfg.inflight_bytes_max && out > 0)
+		return false;
+	/* As many whole pages as there were extents are a queue that the next reader stands behind. */
+	if (s->flight_enough && s->flight_bytes >= sch_max64(s->flight_enough, FLIGHT_PAGES * s->cfg.chunk_bytes))
 		return false;
 	if (!s->cfg.prefetch_bytes_per_s)
 		return true;
@@ -97,23 +103,62 @@ static bool fetch_may_keep(const struct sched *s, uint32_t p, uint32_t blocks)
 	return n >= blocks - blocks / 4;
 }
 
+/* Blocks that visit p and those after it up to `to` need, and how many: in bytes, runs, visits. */
+struct need {
+	struct blocks blocks;
+	uint32_t bytes, runs, visits;
+};
+
+static void fetch_need(const struct sched *s, uint32_t p, uint32_t to, struct need *ret)
+{
+	uint32_t b0, b1 = 0;
+
+	*ret = (struct need){0};
+	for (uint32_t k = 0; p != SCH_NONE && p <= to && k < CHAIN_MAX; p = s->pos.next[p], k++) {
+		if (sch_position_is_done(s, p))
+			continue;
+		sch_blocks_set(&ret->blocks, s->pos.b0[p], s->pos.b1[p]);
+		ret->visits++;
+	}
+	for (uint32_t b = 0; sch_blocks_run(&ret->blocks, b, &b0, &b1); b = b1 + 1) {
+		ret->bytes += (b1 - b0 + 1) * s->block_bytes;
+		ret->runs++;
+	}
+}
+
+/*
+ * A reader waits, or would if he began now: whole pages for what is read much later keep the others waiting. So only what is near, if
+ * requests of that size are no waste, and the link keeps up with the readers with nothing but such requests: else all
+ * that counts is how soon everything has come.
+ */
+static bool fetch_is_hurried(const struct sched *s, const struct need *near)
+{
+	double tau = sch_when_tau(s), cost = near->bytes + near->runs * fetch_overhead(s);
+
+	if (near->bytes < HURRY_OVERHEADS * near->runs * fetch_overhead(s))
+		return false;
+	if (tau <= 0 || s->origin.bytes_per_s <= 0)
+		return true;
+	return (s->n_waiting || s->n_demands) && cost / s->origin.bytes_per_s * (double)SCH_SEC <= tau * near->visits;
+}
+
 /* Blocks of the page that visit p and those soon after it need, or all of them. */
 void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *want)
 {
-	uint32_t to = fetch_horizon(s, p), n = 0, u = 0, b0, b1 = 0;
-	uint32_t blocks = sch_chunk_blocks(s, s->pages[pg].file, s->pages[pg].chunk_no);
+	uint32_t to = fetch_horizon(s, p), blocks = sch_chunk_blocks(s, s->pages[pg].file, s->pages[pg].chunk_no);
 	double o = fetch_overhead(s);
-	uint32_t first = p;
+	struct need all, near;
 
-	memset(want, 0, sizeof(*want));
-	for (uint32_t k = 0; p != SCH_NONE && p <= to && k < CHAIN_MAX; p = s->pos.next[p], k++)
-		if (!sch_position_is_done(s, p))
-			sch_blocks_set(want, s->pos.b0[p], s->pos.b1[p]);
-	for (uint32_t b = 0; sch_blocks_run(want, b, &b0, &b1); b = b1 + 1) {
-		u += (b1 - b0 + 1) * s->block_bytes;
-		n++;
+	fetch_need(s, p, to, &all);
+	*want = all.blocks;
+	if (to == SCH_NONE) {
+		fetch_need(s, p, p + HURRY_VISITS, &near);
+		if (fetch_is_hurried(s, &near)) {
+			*want = near.blocks;
+			return;
+		}
 	}
-	if (blocks && ((double)blocks * s->block_bytes <= (double)u + (n > 1 ? n : 0) * o || fetch_may_keep(s, first, blocks)))
+	if (blocks && ((double)blocks * s->block_bytes <= (double)all.bytes + (all.runs > 1 ? all.runs : 0) * o || fetch_may_keep(s, p, blocks)))
 		sch_blocks_set(want, 0, blocks - 1);
 }
 

@@ -16,6 +16,7 @@
 #define WINDOW_NS (20 * SCH_MSEC)
 #define CONCURRENCY_MIN 4u
 #define MIN_NS (5 * SCH_SEC)
+#define NET_SHARE 16
 #define DRAIN_SHARE 8u
 #define TRIAL_FETCHES 32u
 #define TRIAL_STEP 1.5
@@ -103,6 +104,18 @@ static void rate_concurrency(struct sched *s, const struct rate *r, double sampl
 	if (!r->win_was_full && to < s->concurrency) /* too few requests to tell; but one sample by chance is not for ever */
 		to = s->concurrency - (s->concurrency - to + DECAY - 1) / DECAY;
 	s->concurrency = sch_min32(sch_max32(to, CONCURRENCY_MIN), s->cfg.inflight_max);
+	s->flight_enough = (uint64_t)(s->concurrency * each);
+}
+
+/*
+ * An eighth of what the link carries in the least time that a request took besides its own bytes: requests are under way side by side. A
+ * page's own time on the link would make whole pages look cheap, the more so the more of them are fetched.
+ */
+static double rate_overhead(const struct rate *r)
+{
+	double net_ns = r->net_ns < r->net_before_ns ? r->net_ns : r->net_before_ns, least_ns = r->latency_ns / NET_SHARE;
+
+	return r->bytes_per_s * (net_ns > least_ns ? net_ns : least_ns) / (double)SCH_SEC / 8;
 }
 
 static void rate_sample(struct sched *s, struct rate *r, bool is_origin)
@@ -114,7 +127,7 @@ static void rate_sample(struct sched *s, struct rate *r, bool is_origin)
 		rate_trial(s, r);
 		rate_concurrency(s, r, sample);
 	}
-	r->overhead_bytes = r->bytes_per_s * r->latency_ns / (double)SCH_SEC / 8;
+	r->overhead_bytes = rate_overhead(r);
 	r->win_bytes = r->win_busy_ns = 0;
 	r->win_count = 0;
 	r->win_was_full = false;
@@ -133,8 +146,10 @@ static void rate_drain(struct sched *s, struct rate *r)
 void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t latency_ns)
 {
 	struct rate *r = from_tier ? &s->tier : &s->origin;
-	double lat = (double)latency_ns;
+	double lat = (double)latency_ns, net = lat;
 
+	if (r->bytes_per_s > 0)
+		net -= bytes * (double)SCH_SEC / r->bytes_per_s;
 	if (r->drain > 0)
 		r->drain--;
 	/* The least of the last 5 to 10 s tells what a request costs when nothing stands before it. */
@@ -142,10 +157,13 @@ void sch_rate_landed(struct sched *s, bool from_tier, uint32_t bytes, uint64_t l
 		if (r->min_since_ns && !from_tier)
 			rate_drain(s, r);
 		r->min_before_ns = r->min_since_ns ? r->min_ns : lat;
+		r->net_before_ns = r->min_since_ns ? r->net_ns : net;
 		r->min_ns = lat;
+		r->net_ns = net;
 		r->min_since_ns = s->now_ns;
 	}
 	r->min_ns = lat < r->min_ns ? lat : r->min_ns;
+	r->net_ns = net < r->net_ns ? net : r->net_ns;
 	r->latency_ns = r->min_ns < r->min_before_ns ? r->min_ns : r->min_before_ns;
 	/* One that hung says little about the others: else nobody would be called late for a long time after. */
 	if (latency_ns > sch_late_ns(s))

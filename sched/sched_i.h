@@ -362,6 +362,7 @@ struct rate {
 	double latency_avg_ns; /* of all */
 	double latency_dev_ns; /* how far from it they are */
 	double min_ns, min_before_ns; /* least latency of this spell and of the one before */
+	double net_ns, net_before_ns; /* the same for latency without what the request's own bytes take */
 	uint64_t min_since_ns;
 	uint64_t win_busy_ns, win_bytes, win_last_ns;
 	uint32_t win_count;
@@ -440,6 +441,7 @@ struct sched {
 
 	struct rate origin, tier;
 	uint32_t concurrency;
+	uint64_t flight_enough; /* so many bytes outstanding keep the link busy; 0: not known */
 	uint64_t clock_ns;  /* runs while nobody waits */
 	uint64_t clock_seen_ns;
 	uint64_t free_ns; /* runs while nobody at all waits */

@@ -118,8 +118,8 @@ static int reopen(struct origin *o, int path_fd, const char *path)
 }
 
 /*
- * What path_fd stands for, opened, and its attributes. Where those are to be forced, that is done meanwhile, as both are the same inode: they
- * are taken if the descriptor's own, as known here, are none others; else it is asked (another file by now, or changed since).
+ * What path_fd stands for, opened, and its attributes. Where those are to be forced, that is done meanwhile, as both are the same inode:
+ * they are taken if the descriptor's own, as known here, are none others; else it is asked (another file by now, or changed since).
  */
 static int open_and_stat(struct origin *o, int path_fd, const char *path, int stat_flags, int *ret_fd, struct origin_attr *ret)
 {

@@ -90,6 +90,8 @@ bool tier_destroy(struct tier *t, unsigned wait_ms);
 
 /* Cheap, from memory. False: surely a miss. True: worth a tier_read(). */
 bool tier_lookup(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t chunk_no);
+/* Is a small file of this path there, of whatever generation? Cheap, from memory; false also where it is not known yet. */
+bool tier_has_small(struct tier *t, const char *path);
 /* Which chunks are there: bit c of bits (n_words of 64) for chunk c. Returns how many. From memory; while adopting it may be fewer than
  * tier_read() will find. For the owner of the policy, when it learns of a file. */
 uint64_t tier_map(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t *bits, size_t n_words);

@@ -491,6 +491,19 @@ bool tier_lookup(struct tier *t, const struct hfs_identity *id, const char *path
 	return is_there;
 }
 
+bool tier_has_small(struct tier *t, const char *path)
+{
+	struct tier_name name = tier_name_of(t, NULL, path);
+	const struct tier_entry *e;
+	bool is;
+
+	hfs_mutex_lock(&t->lock);
+	e = t->state == TIER_OFF ? NULL : tier_entry_find(t, name.key);
+	is = e != NULL && !e->is_big;
+	hfs_mutex_unlock(&t->lock);
+	return is;
+}
+
 uint64_t tier_map(struct tier *t, const struct hfs_identity *id, const char *path, uint64_t *bits, size_t n_words)
 {
 	struct tier_name name = tier_name_of(t, id, path);

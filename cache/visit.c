@@ -661,7 +661,7 @@ static int open_name(struct cache *c, struct fetch *f, int *ret_fd)
 	return err;
 }
 
-/* Opens and makes the generation. True: there is a chunk to fetch. False: ended, or parked. */
+/* Opens, or looks, and makes the generation. True: there is a chunk to fetch. False: ended, or parked. */
 static bool resolve_locked(struct cache *c, struct fetch *f, struct batch *b) HFS_REQUIRES(c->lock)
 {
 	struct origin_fd *ofd;
@@ -676,7 +676,7 @@ static bool resolve_locked(struct cache *c, struct fetch *f, struct batch *b) HF
 	hfs_mutex_unlock(&c->lock);
 	fd_close_list(c, b->to_close);
 	b->to_close = NULL;
-	err = open_name(c, f, &fd);
+	err = visit_look_up_kept(c, f) ? 0 : open_name(c, f, &fd);
 	workq_progress(c->workq);
 	if (is_transient(err))
 		hfs_log_limited(HFS_LOG_WARNING, "origin: %s cannot be looked up: %s; not prefetched", f->path,
@@ -686,7 +686,7 @@ static bool resolve_locked(struct cache *c, struct fetch *f, struct batch *b) HF
 		err = f->file != NULL ? 0 : -ENOMEM;
 	}
 	hfs_mutex_lock(&c->lock);
-	ofd = err == 0 && f->file->ofd == NULL ? fd_join_locked(c, f->file, fd) : NULL;
+	ofd = err == 0 && fd >= 0 && f->file->ofd == NULL ? fd_join_locked(c, f->file, fd) : NULL;
 	if (ofd != NULL) {
 		fd_put_locked(c, ofd);
 		fetch_wake_fd_locked(c, f->file);

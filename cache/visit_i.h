@@ -42,6 +42,8 @@ bool run_begin_locked(struct cache *c, struct fetch *f, struct run *run, struct 
 void run_finish_locked(struct cache *c, struct run *run, int err, struct batch *b) HFS_REQUIRES(c->lock);
 
 /* ---- visit_tier.c ---- */
+/* A name that the tier has a small file of. True: looked at (a forced statx, f->attr), and its bytes are there. False: to be opened. */
+bool visit_look_up_kept(struct cache *c, struct fetch *f) HFS_EXCLUDES(c->lock);
 /* True: the fetch is dealt with, or parked. False: it is the origin's, nothing is begun. May leave the lock. */
 bool run_from_tier_locked(struct cache *c, struct fetch *f, struct run *run, struct batch *b) HFS_REQUIRES(c->lock);
 

@@ -9,7 +9,8 @@
  * 4. A whole chunk is read straight into its slot, which is pinned meanwhile. If the disk hangs, the chunk gets another slot and
  *    that one comes back to the pool when the disk has let go of it; whoever plans with the slots is told of both. At most half
  *    of the slots are lent at a time.
- * 5. As the tier verifies chunks as a whole, it is asked for whole ones: what was ordered of it and the rest.
+ * 5. A small file that the tier has is not even opened when its name comes near: it is looked at, and that is all its bytes need.
+ * 6. As the tier verifies chunks as a whole, it is asked for whole ones: what was ordered of it and the rest.
  *
  * Callers: visit.c; fs/engine*.c. Lock: not held while the tier reads or copies.
  */
@@ -19,6 +20,7 @@
 #include "cache/tier.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 /* ---- from it ---- */
 
@@ -161,6 +163,15 @@ bool run_from_tier_locked(struct cache *c, struct fetch *f, struct run *run, str
 done:
 	free(path);
 	return is_hit;
+}
+
+bool visit_look_up_kept(struct cache *c, struct fetch *f)
+{
+	struct tier *t = c->cfg.tier;
+
+	return t != NULL && tier_has_small(t, f->path) && origin_stat(c->cfg.origin, f->path, true, &f->attr) == 0 &&
+	       S_ISREG(f->attr.mode) && f->attr.id.size_bytes <= c->cfg.chunk_bytes &&
+	       tier_lookup(t, &f->attr.id, f->path, 0);
 }
 
 /* ---- to it ---- */

@@ -100,6 +100,28 @@ def test_only_a_changed_file_is_fetched_again(stage):
     assert s.far.totals()["READ"] == 0, "the new version was kept"
 
 
+def test_small_files_that_the_tier_has_are_not_opened_for_an_order(stage):
+    s = stage()
+    make_dataset(s.folder)
+    hfs = s.start()
+    read_all(hfs)
+    when_kept(hfs, ALL)
+    hfs.stop()
+    for changed in (None, 3):
+        if changed is not None:
+            pattern.make(os.path.join(s.folder, "small", "f%04d" % changed), changed + 1, SMALL, version=2)
+        hfs = s.start(immutable=True)  # readers open nothing
+        s.far.reset()
+        hfs.order("".join("small/f%04d\n" % i for i in range(FILES)))
+        n_changed = int(changed is not None)
+        procs.until(lambda: hfs.status()["slots_used"] == FILES, 20, lambda: f"fetched: {hfs.status()}")
+        for i in range(FILES):
+            pattern.check(hfs.p("small", "f%04d" % i), i + 1, SMALL, 2 if i == changed else 1).ok()
+        totals = s.far.totals()
+        assert totals["OPEN"] == n_changed and totals["READ"] == n_changed, totals
+        hfs.stop()
+
+
 def test_a_file_changed_while_mounted(stage):
     s = stage()
     make_dataset(s.folder)

@@ -73,7 +73,9 @@ uint32_t tier_pages_that_fit(struct engine *e)
 	tier_stats_get(e->tier, &st);
 	bytes = st.size_bytes - st.size_bytes / 64 - 2 * chunk; /* directories, the index; what is on its way */
 	pages = st.chunks + st.files_small;
-	uint64_t each = pages >= PAGES_MIN ? st.bytes / pages : chunk + 4096;
+	/* Where not even so many whole ones fit, the average counts as soon as those are there: they may be small files. */
+	uint64_t whole = hfs_max_u64(1, bytes / (chunk + 4096));
+	uint64_t each = pages >= hfs_min_u64(PAGES_MIN, whole) ? st.bytes / pages : chunk + 4096;
 	uint64_t n = bytes / (each > PAGE_MIN_BYTES ? each : PAGE_MIN_BYTES);
 	return (uint32_t)(n < 1 ? 1 : n < UINT32_MAX / 64 ? n : UINT32_MAX / 64);
 }

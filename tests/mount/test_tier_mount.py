@@ -248,3 +248,15 @@ def test_hinted_epochs_go_to_the_disk(stage, tmp):
     later = shares[1:]
     assert shares[0] <= 1.02 + slack and sum(later) / len(later) <= 0.55 + slack and max(later) <= 0.55 + 16 / EPOCH_PAGES + slack, shares
     assert procs.du(s.cache) <= 192 << 20
+
+
+@pytest.mark.parametrize("chunk, size", [("1M", "4M"), ("16M", "128M")])
+def test_a_budget_of_few_chunks_holds_many_small_files(mount, tmp, chunk, size):
+    """It counted as full with the first ones: as many as whole chunks would fit."""
+    n, folder = 300, os.path.join(tmp, "origin")
+    pattern.make_many(folder, n, 1000)
+    hfs = mount(folder, memory="64M", chunk=chunk, cache_dir=os.path.join(tmp, "cache"), cache_size=size, cache_free="0")
+    procs.until(lambda: hfs.status()["tier_state"] == "on", 20, "adopted")
+    for i in range(n):
+        pattern.check(hfs.p("f%04d" % i), i + 1, 1000).ok()
+    procs.until(lambda: hfs.status()["tier_files_small"] >= n, 20, lambda: f"kept: {hfs.status()}", poll_s=0.05)

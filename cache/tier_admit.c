@@ -217,16 +217,23 @@ static int admit_big(struct tier *t, struct tier_admission *a)
 
 /* ---- small files ---- */
 
+/* What is kept of another generation is of no use any more, whether there is room for this one or not. */
 static int check_small(struct tier *t, const struct tier_name *name)
 {
-	const struct tier_entry *e;
+	struct tier_op *drop = malloc(sizeof(*drop));
+	bool is_drop_used = false;
+	struct tier_entry *e;
 	int err = 0;
 
 	hfs_mutex_lock(&t->lock);
 	e = tier_entry_find(t, name->key);
 	if (e != NULL && is_current(t, e, name))
 		err = -EEXIST;
+	else if (e != NULL && drop != NULL)
+		supersede_locked(t, e, drop, &is_drop_used);
 	hfs_mutex_unlock(&t->lock);
+	if (!is_drop_used)
+		free(drop);
 	return err;
 }
 

@@ -225,6 +225,21 @@ def test_source_moved_replaced_and_removed(mount, tmp):
     hfs.stop()
 
 
+@pytest.mark.parametrize("opts", [{}, {"nocto": True}])
+def test_a_mount_below_source_is_let_go(mount, tmp, opts):
+    """Busy while a file of it is open, and for the 10 s that a descriptor at the origin is kept after its last use; not for ever."""
+    folder = os.path.join(tmp, "origin")
+    below = os.path.join(folder, "below")
+    os.makedirs(below)
+    procs.run(["mount", "-t", "tmpfs", "none", below], check=True)
+    write(below, "d/a", "text")
+    hfs = mount(folder, **opts)
+    assert procs.run(f"ls {hfs.p('below/d')} && cat {hfs.p('below/d/a')}", check=True).text == "a\ntext"
+    assert procs.run(["umount", below]).rc != 0
+    procs.until(lambda: procs.run(["umount", below]).rc == 0, 25, "let go", poll_s=0.2)
+    hfs.stop()
+
+
 @pytest.mark.timeout(150)
 def test_a_crowd_that_changes_while_it_is_listed(mount, tmp, child):
     """Entries that stay are listed once, each time; nobody sees one twice."""

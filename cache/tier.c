@@ -311,6 +311,8 @@ fail:
 void tier_shutdown(struct tier *t)
 {
 	hfs_mutex_lock(&t->lock);
+	if (!t->is_stopping) /* not here: that disk may hang */
+		(void)queue_locked(t, tier_say_ending_main);
 	t->is_stopping = true;
 	hfs_cond_broadcast(&t->changed);
 	tier_read_wake_locked(t);

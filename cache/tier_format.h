@@ -27,6 +27,7 @@
 #define TIER_MARKER_NAME "hintfs-cache"
 #define TIER_MARKER_TEXT "This directory is a hintfs disk cache. hintfs may remove anything below v*/ and trash-*/.\n"
 #define TIER_LOCK_NAME "lock"
+#define TIER_LOCK_ENDING "ending" /* in its text when the holder was told to end */
 #define TIER_VERSION_DIR "v1"
 #define TIER_TRASH_PREFIX "trash-"
 #define TIER_ORIGINS_NAME "origins" /* in the version's directory */

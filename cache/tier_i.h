@@ -205,6 +205,8 @@ struct hfs_identity tier_identity_out(const struct tier *t, struct hfs_identity 
 
 /* ---- tier_setup.c ---- */
 int tier_setup(struct tier *t, const struct tier_config *cfg, char *why, size_t cap);
+/* Note in the lock that its holder ends: who wants the directory next waits. */
+void tier_say_ending_main(void *arg);
 
 /* ---- tier_origins.c ---- */
 /* Sets t->dataset, by what is recorded for cfg->source or by cfg->dataset; records it. False: by neither. */

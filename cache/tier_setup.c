@@ -17,6 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#define LOCK_LIVE_NS   HFS_NS_PER_S	  /* one that was just unmounted has said by then that it ends */
+#define LOCK_ENDING_NS (10 * HFS_NS_PER_S) /* a daemon ends within 5 s */
+#define LOCK_SAY_NS    HFS_NS_PER_S
+#define LOCK_PAUSE_NS  (10 * HFS_NS_PER_MS)
+
 struct why {
 	char *text;
 	size_t cap;
@@ -149,7 +154,8 @@ static int check_apart(struct tier *t, const struct tier_config *cfg, const stru
 
 /* ---- marker and lock ---- */
 
-static int check_marker(struct tier *t, const struct why *why, const char *dir)
+/* 1: it has our marker. 0: it is empty, but perhaps for half a marker of a start that was cut off. Changes nothing. */
+static int find_marker(struct tier *t, const struct why *why, const char *dir)
 {
 	const size_t n = sizeof(TIER_MARKER_TEXT) - 1;
 	char text[sizeof(TIER_MARKER_TEXT)] = {0};
@@ -162,18 +168,26 @@ static int check_marker(struct tier *t, const struct why *why, const char *dir)
 		is_other = err < 0 || (uint64_t)st.st_size > n;
 		if (err == 0)
 			err = tier_read_full(t, fd, text, n, 0);
-		if (err == 0 && memcmp(text, TIER_MARKER_TEXT, n) == 0)
-			err = 1;
 		(void)t->io->close(t->io->ctx, fd);
+		if (err == 0 && memcmp(text, TIER_MARKER_TEXT, n) == 0)
+			return 1;
 		if (err != -ENODATA && err != -EBADMSG && err != 0)
-			return err == 1 ? 0 : err;
+			return err;
 	}
 	err = is_other ? 1 : has_entries(t, t->fd_dir);
-	if (err != 0)
-		return err < 0 ? err
-			       : refuse(why, -ENOTEMPTY, "cache-dir %s is not empty and has no marker of ours: choose an empty directory", dir);
-	if (fd >= 0) /* a start that was cut off left half of it */
-		HFS_TRY(t->io->unlinkat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, 0));
+	if (err > 0)
+		err = refuse(why, -ENOTEMPTY, "cache-dir %s is not empty and is no hintfs cache: choose an empty directory, or one that does not exist yet",
+			     dir);
+	return err;
+}
+
+static int make_marker(struct tier *t)
+{
+	const size_t n = sizeof(TIER_MARKER_TEXT) - 1;
+	int fd, err = t->io->unlinkat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, 0);
+
+	if (err < 0 && err != -ENOENT)
+		return err;
 	fd = t->io->openat(t->io->ctx, t->fd_dir, TIER_MARKER_NAME, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return fd;
@@ -188,31 +202,80 @@ static int check_marker(struct tier *t, const struct why *why, const char *dir)
 	return err;
 }
 
-/* The text is for people; the lock itself is the kernel's and goes with the process. */
+/* "pid 12", and " ending" when it was told to. */
+static void read_holder(struct tier *t, char text[64])
+{
+	ssize_t n = t->io->pread(t->io->ctx, t->fd_lock, text, 63, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	text[strspn(text, "pid 0123456789eng")] = '\0';
+	if (text[0] == '\0')
+		strcpy(text, "pid unknown");
+}
+
+/* The kernel's lock goes with its process: of one that is just ending, which is waited for. */
+static int await_lock(struct tier *t, const char *dir, char holder[64], bool *ret_is_ending)
+{
+	const struct timespec pause = hfs_ns_to_timespec(LOCK_PAUSE_NS);
+	uint64_t begun_ns = hfs_now_ns(), waited_ns;
+	bool is_said = false;
+	int err;
+
+	while ((err = t->io->lock(t->io->ctx, t->fd_lock)) == -EAGAIN) {
+		read_holder(t, holder);
+		*ret_is_ending = strstr(holder, TIER_LOCK_ENDING) != NULL;
+		waited_ns = hfs_now_ns() - begun_ns;
+		if (waited_ns >= (*ret_is_ending ? LOCK_ENDING_NS : LOCK_LIVE_NS))
+			break;
+		if (waited_ns >= LOCK_SAY_NS && !is_said) {
+			hfs_log(HFS_LOG_WARNING, "cache-dir %s: waiting for the hintfs that used it (%s)", dir, holder);
+			is_said = true;
+		}
+		(void)nanosleep(&pause, NULL);
+	}
+	return err;
+}
+
+/* The text is for people, and for who waits; the lock itself is the kernel's. */
+static int write_holder(struct tier *t, const char *state)
+{
+	char text[64];
+
+	(void)snprintf(text, sizeof(text), "pid %ld%s\n", (long)getpid(), state);
+	return tier_write_full(t, t->fd_lock, text, strlen(text), 0);
+}
+
+void tier_say_ending_main(void *arg)
+{
+	(void)write_holder(arg, " " TIER_LOCK_ENDING);
+}
+
 static int take_lock(struct tier *t, const struct why *why, const char *dir)
 {
-	char text[64] = {0};
+	bool is_ending = false;
+	char holder[64] = {0};
 	struct stat st;
-	ssize_t n;
 	int err;
 
 	t->fd_lock = t->io->openat(t->io->ctx, t->fd_dir, TIER_LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600);
 	if (t->fd_lock < 0)
 		return t->fd_lock;
 	HFS_TRY(tier_check_file(t, t->fd_lock, &st));
-	err = t->io->lock(t->io->ctx, t->fd_lock);
-	if (err == -EAGAIN) {
-		n = t->io->pread(t->io->ctx, t->fd_lock, text, sizeof(text) - 1, 0);
-		text[n > 0 ? strspn(text, "pid 0123456789") : 0] = '\0';
-		return refuse(why, -EBUSY, "cache-dir %s is in use by another hintfs (%s): give each mount a cache-dir of its own", dir,
-			      text[0] != '\0' ? text : "pid unknown");
-	}
+	err = await_lock(t, dir, holder, &is_ending);
+	if (err == -EAGAIN && is_ending)
+		return refuse(why, -EBUSY,
+			      "cache-dir %s is still held by a hintfs that was told to end (%s): does its origin or this disk hang? "
+			      "End it, or give another cache-dir",
+			      dir, holder);
+	if (err == -EAGAIN)
+		return refuse(why, -EBUSY,
+			      "cache-dir %s is in use by another hintfs (%s): unmount that one, or give each mount a cache-dir of its own",
+			      dir, holder);
 	if (err < 0)
 		return refuse(why, err, "cache-dir %s cannot be locked (%s): choose a directory on a local disk", dir, strerror(-err));
 	t->lock_ino = st.st_ino;
-	(void)snprintf(text, sizeof(text), "pid %ld\n", (long)getpid());
 	HFS_TRY(t->io->ftruncate(t->io->ctx, t->fd_lock, 0));
-	return tier_write_full(t, t->fd_lock, text, strlen(text), 0);
+	return write_holder(t, "");
 }
 
 /* ---- versions ---- */
@@ -346,7 +409,7 @@ static int check_place(struct tier *t, const struct tier_config *cfg, const stru
 static int setup(struct tier *t, const struct tier_config *cfg, const struct why *why)
 {
 	struct stat st;
-	int err;
+	int err, is_marked;
 
 	if (cfg->n_apart > 0)
 		HFS_TRY(check_place(t, cfg, why));
@@ -357,9 +420,11 @@ static int setup(struct tier *t, const struct tier_config *cfg, const struct why
 	HFS_TRY(t->io->fstat(t->io->ctx, t->fd_dir, &st));
 	t->dir_dev = st.st_dev;
 	t->dir_ino = st.st_ino;
+	HFS_TRY(is_marked = find_marker(t, why, cfg->dir)); /* first: the mode of somebody's directory is not to be changed */
 	HFS_TRY(check_owner(t, why, cfg->dir, &st));
 	HFS_TRY(check_fs(t, why, cfg->dir));
-	HFS_TRY(check_marker(t, why, cfg->dir));
+	if (!is_marked)
+		HFS_TRY(make_marker(t));
 	HFS_TRY(take_lock(t, why, cfg->dir));
 	HFS_TRY(set_aside_others(t));
 	HFS_TRY(open_version(t));

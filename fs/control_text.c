@@ -182,7 +182,7 @@ static void print_head(struct control *c, const struct figures *f, FILE *out)
 	print_word(out, c->h->opts.source ? c->h->opts.source : "", false);
 	fputs("\nmountpoint ", out);
 	print_word(out, c->mount, false);
-	fprintf(out, "\nmode %s\nuptime_s %.3f\n", mode_word(&c->h->opts), f->uptime_s);
+	fprintf(out, "\nmode %s\npid %ld\nuptime_s %.3f\n", mode_word(&c->h->opts), (long)getpid(), f->uptime_s);
 }
 
 #define U64 "%" PRIu64 "\n"

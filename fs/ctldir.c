@@ -8,6 +8,7 @@
 #include "cache/base/time.h"
 #include "fs/mountinfo.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -131,6 +132,20 @@ static bool is_marked(const struct stat *st)
 	return st->st_uid == geteuid() && (mode == (S_ISVTX | 0755) || mode == (S_ISVTX | 0700));
 }
 
+/* What cannot be looked into is not known to hold anything. */
+static bool holds_entries(const char *dir)
+{
+	DIR *d = opendir(dir);
+	const struct dirent *e;
+	bool holds = false;
+
+	while (d && !holds && (e = readdir(d)))
+		holds = strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+	if (d)
+		closedir(d);
+	return holds;
+}
+
 /* 0: ours, made now or by an earlier daemon; 1: somebody else made it. */
 static int make(const char *dir, bool is_shared)
 {
@@ -146,6 +161,8 @@ static int make(const char *dir, bool is_shared)
 	/* A symlink there could be anybody's. */
 	if (!S_ISDIR(st.st_mode))
 		return -ENOTDIR;
+	if (holds_entries(dir))
+		return -ENOTEMPTY;
 	return is_marked(&st) ? 0 : 1;
 }
 
@@ -213,13 +230,27 @@ static int clear(const char *dir, FILE *err)
 	return r;
 }
 
-int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_lock, FILE *err)
+static int refuse(const char *dir, int r, FILE *err)
+{
+	const char *cure = r == -ENOTEMPTY ? "it holds files, which the control files would hide; give an empty one with ctl=DIR"
+			   : r == -ENOENT  ? "the directory above it does not exist; make that first, or give another one with ctl=DIR"
+					   : NULL;
+
+	if (cure)
+		hfs_say(err, "hintfs: control directory %s: %s\n", dir, cure);
+	else
+		hfs_say(err, "hintfs: control directory %s: %s; give another one with ctl=DIR\n", dir, strerror(-r));
+	return r;
+}
+
+int ctldir_prepare(const char *dir, bool is_default, bool is_shared, bool *ret_is_made, int *ret_lock, FILE *err)
 {
 	int lock, r = clear(dir, err);
 
 	if (r < 0)
 		return r;
-	r = make_parents(dir, is_shared ? 0755 : 0700);
+	if (is_default)
+		r = make_parents(dir, is_shared ? 0755 : 0700);
 	lock = r < 0 ? -1 : lock_parent(dir, STARTING_MS);
 	if (lock >= 0 && (r = clear(dir, err)) < 0) { /* somebody may have started while we waited for the lock */
 		close(lock);
@@ -228,10 +259,9 @@ int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_
 	if (r == 0)
 		r = make(dir, is_shared);
 	if (r < 0) {
-		hfs_say(err, "hintfs: control directory %s: %s; give another one with ctl=DIR\n", dir, strerror(-r));
 		if (lock >= 0)
 			close(lock);
-		return r;
+		return refuse(dir, r, err);
 	}
 	*ret_is_made = r == 0;
 	*ret_lock = lock;

@@ -19,12 +19,13 @@ HFS_MUST_CHECK int ctldir_escape(const char *path, char **ret_name);
 HFS_MUST_CHECK int ctldir_default(const char *mountpoint, char **ret_dir);
 
 /*
- * Make dir usable as a mountpoint: made (with its parents) if missing, a dead mount of ours taken away; one whose daemon is
+ * Make dir usable as a mountpoint: made if missing (with its parents when is_default: a user who names it makes them), refused if it
+ * holds anything, a dead mount of ours taken away; one whose daemon is
  * just ending is waited for. Others must be able to walk to it when is_shared. *ret_is_made: it is ours to remove.
  * *ret_lock (-1: none) keeps an ending daemon from removing it: close it when something is mounted there.
  * On failure one line was written to err. 0 or negative errno.
  */
-HFS_MUST_CHECK int ctldir_prepare(const char *dir, bool is_shared, bool *ret_is_made, int *ret_lock, FILE *err);
+HFS_MUST_CHECK int ctldir_prepare(const char *dir, bool is_default, bool is_shared, bool *ret_is_made, int *ret_lock, FILE *err);
 /*
  * Say for the life of a process that it mounts on the directory, before it does. A descriptor to close at the end, -1: not possible,
  * then it is never removed. Whoever removes a directory takes what is mounted on it in *other* mount namespaces away, which nothing

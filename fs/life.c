@@ -6,6 +6,7 @@
 
 #include "cache/base/log.h"
 #include "cache/base/time.h"
+#include "cache/tier_format.h"
 #include "fs/bounded.h"
 #include "fs/ctldir.h"
 #include "fs/mountinfo.h"
@@ -317,23 +318,33 @@ static void take_away(const char *path, unsigned minor, bool is_dead_only)
 		hfs_log(HFS_LOG_ERROR, "%s: still mounted, can't be detached (%s); umount -l it", path, strerror(-r));
 }
 
+static bool is_shared_with_the_next(const char *target, size_t len)
+{
+	static const char lock[] = "/" TIER_LOCK_NAME;
+	const size_t n = sizeof(lock) - 1;
+
+	return (len == 9 && memcmp(target, "/dev/fuse", 9) == 0) || (len >= n && memcmp(target + len - n, lock, n) == 0);
+}
+
 /*
- * A thread that hangs in the origin keeps the descriptor table alive behind _exit, and with it the connection. Other threads
- * use these numbers meanwhile, so none is closed, which would give it to the next open(): /dev/null takes its place at once.
+ * A thread that hangs in the origin keeps the descriptor table alive behind _exit, and with it the connection, and the lock of the
+ * disk tier, where each byte is verified whoever wrote it. Other threads use these numbers meanwhile, so none is closed, which would
+ * give it to the next open(): /dev/null takes its place at once. (A file of the origin named like the lock: nobody reads it any more.)
  * The plain system call, because TSan holds that a number which is replaced under its users is a mistake.
  */
-static void close_fuse_devices(void)
+static void close_shared(void)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC), dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	_Alignas(struct dirent64) char buf[2048]; /* no opendir(): there may be no memory */
 	const struct dirent64 *e;
-	char target[32];
-	ssize_t got;
+	char target[PATH_MAX];
+	ssize_t got, n;
 
 	while (null >= 0 && dir >= 0 && (got = getdents64(dir, buf, sizeof(buf))) > 0) {
 		for (ssize_t at = 0; at < got; at += e->d_reclen) {
 			e = (const struct dirent64 *)(const void *)(buf + at);
-			if (readlinkat(dir, e->d_name, target, sizeof(target)) == 9 && memcmp(target, "/dev/fuse", 9) == 0)
+			n = readlinkat(dir, e->d_name, target, sizeof(target));
+			if (n > 0 && is_shared_with_the_next(target, (size_t)n))
 				(void)syscall(SYS_dup3, null, (int)strtol(e->d_name, NULL, 10), O_CLOEXEC);
 		}
 	}
@@ -362,7 +373,7 @@ void life_leave(const struct life_mounts *m, bool is_stopped, int exit_code)
 
 	if (atomic_load(&m->is_stopped)) /* the numbers may have been closed before we looked at them */
 		is_ctl_dead = is_mount_dead = true;
-	close_fuse_devices();
+	close_shared();
 	clean(m, is_ctl_dead, is_mount_dead);
 	_exit(exit_code);
 }

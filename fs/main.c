@@ -20,6 +20,7 @@
 #include "fs/life.h"
 #include "fs/mountinfo.h"
 #include "fs/opts.h"
+#include "fs/opts_value.h"
 #include "fs/source.h"
 
 #include <errno.h>
@@ -29,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define STOP_MS	      4000 /* of the 5 s that are promised */
@@ -160,7 +162,7 @@ static int prepare(struct run *run)
 
 	if ((code = check_fuse()) != 0 || (code = check_log(o->log)) != 0 || (code = clear_mountpoint(o)) != 0)
 		return code;
-	if (ctldir_prepare(o->ctl_dir, is_shared, &run->mounts.is_ctl_dir_ours, &run->ctl_lock, stderr) < 0)
+	if (ctldir_prepare(o->ctl_dir, o->is_ctl_default, is_shared, &run->mounts.is_ctl_dir_ours, &run->ctl_lock, stderr) < 0)
 		return HFS_EXIT_MOUNT;
 	/* Of several that start at a time one wins: the others waited for its lock, and see its mount now. */
 	if ((code = clear_mountpoint(o)) != 0)
@@ -251,6 +253,24 @@ static int complain(int code, const char *what, int r, const char *cure)
 	return code;
 }
 
+/* A budget that cannot be spent is no mistake, but may be one. */
+static void note_budget(const struct hfs_opts *o)
+{
+	struct statvfs s;
+	uint64_t disk_bytes, free_bytes;
+	char size[24];
+
+	if (!o->cache_dir || statvfs(o->cache_dir, &s) < 0)
+		return;
+	disk_bytes = (uint64_t)s.f_blocks * s.f_frsize;
+	free_bytes = (uint64_t)(disk_bytes / 100.0 * o->cache_free_pct);
+	if (o->cache_size_bytes > disk_bytes - free_bytes)
+		hfs_log(HFS_LOG_WARNING,
+			"cache-size=%s: the file system of %s has %.1f GiB in all, of which %u %% stay free (cache-free=): it will take what it can",
+			opts_value_size_text(o->cache_size_bytes, size, sizeof(size)), o->cache_dir, (double)disk_bytes / (1u << 30),
+			o->cache_free_pct);
+}
+
 static int up_engine(struct hintfs *h, const struct source *s)
 {
 	const char *const apart[2] = {s->path, h->opts.mountpoint};
@@ -258,8 +278,10 @@ static int up_engine(struct hintfs *h, const struct source *s)
 	char why[1024] = "";
 	int r = make_engine(h, h->opts.cache_dir ? &disk : NULL, why, sizeof(why));
 
-	if (r == 0)
+	if (r == 0) {
+		note_budget(&h->opts);
 		return HFS_EXIT_OK;
+	}
 	if (!why[0])
 		return complain(HFS_EXIT_SYSTEM, "slot pool and engine", r, "a smaller memory= may help");
 	hfs_log(HFS_LOG_ERROR, "%s", why);

@@ -119,21 +119,36 @@ static const char examples[] =
 	"  /nfs/imagenet  /mnt/imagenet  hintfs  memory=16G,immutable,_netdev  0 0\n"
 	"        the same in /etc/fstab\n";
 
-static void print_help(FILE *out)
+static const char usage[] =
+	"usage: hintfs [options] SOURCE MOUNTPOINT\n\n"
+	"Mounts a read-only view of the directory SOURCE at MOUNTPOINT, which fetches ahead in the order that is written to\n"
+	"MOUNTPOINT/.ctl/order.\n\n"
+	"Options, as --NAME=VALUE or -o NAME=VALUE,NAME,... (sizes take K M G T, powers of 1024):\n";
+static const char helper_usage[] =
+	"usage: mount.hintfs SOURCE MOUNTPOINT [-o NAME=VALUE,NAME,...] [-fnsv]\n\n"
+	"hintfs as mount(8) calls it: mount -t hintfs -o OPTIONS SOURCE MOUNTPOINT, or a line of /etc/fstab.\n"
+	"  -f                      fake: check all, mount nothing (here it is not the foreground: that is -o foreground)\n"
+	"  -n -s -v -t TYPE        taken from mount(8), without effect\n\n"
+	"Options of the -o list (sizes take K M G T, powers of 1024):\n";
+
+/* Called as mount.hintfs some letters mean something else. */
+static const char *help_of(const struct option_row *r, bool is_helper)
+{
+	return is_helper && r->kind == FLAG && r->help[0] == '-' ? strchr(r->help, ':') + 2 : r->help;
+}
+
+static void print_help(FILE *out, bool is_helper)
 {
 	char left[64];
 
-	fprintf(out, "usage: hintfs [options] SOURCE MOUNTPOINT\n\n"
-		     "Mounts a read-only view of the directory SOURCE at MOUNTPOINT, which fetches ahead in the order that is written to\n"
-		     "MOUNTPOINT/.ctl/order.\n\n"
-		     "Options, as --NAME=VALUE or -o NAME=VALUE,NAME,... (sizes take K M G T, powers of 1024):\n");
+	fputs(is_helper ? helper_usage : usage, out);
 	for (size_t i = 0; i < OPTIONS; i++) {
 		const struct option_row *r = &options[i];
 
 		if (!r->help)
 			continue;
 		snprintf(left, sizeof(left), "%s%s%s", r->name, r->value ? "=" : "", r->value ? r->value : "");
-		fprintf(out, "  %-23s %s\n", left, r->help);
+		fprintf(out, "  %-23s %s\n", left, help_of(r, is_helper));
 	}
 	fprintf(out, "Ignored: ro nosuid nodev (always so) dev suid _netdev nofail auto noauto user users defaults noatime x-* comment=*\n\n%s\n"
 		     "Exit status: 0 mounted, 1 usage, 2 system error, 32 mount failure.\n",
@@ -283,7 +298,7 @@ static int set_option(struct parse *p, const char *name, const char *value)
 	case REMOUNT:
 		return refuse(p, "remount: the options of a mount can't be changed in place; umount it and mount it again");
 	case HELP:
-		print_help(p->out);
+		print_help(p->out, p->is_mount_helper);
 		p->is_done = true;
 		return 0;
 	case VERSION:
@@ -612,6 +627,7 @@ static int take_ctl_dir(struct parse *p)
 	if (r < 0)
 		return refuse(p, "no control directory can be named after %s: %s; give ctl=DIR", p->o->mountpoint, strerror(-r));
 	p->o->ctl_dir = dir;
+	p->o->is_ctl_default = true;
 	return check_outside(p, "ctl", dir);
 }
 

@@ -23,6 +23,7 @@ struct hfs_opts {
 	double revalidate_s;	 /* attribute and entry lifetime; immutable: 86,400 */
 	double origin_timeout_s; /* 0: wait */
 	char *ctl_dir;		 /* where the control session is mounted; owned; filled in by default rule */
+	bool is_ctl_default;	 /* by that rule */
 	uid_t ctl_uid;
 	gid_t ctl_gid;
 	mode_t ctl_mode; /* of control files */

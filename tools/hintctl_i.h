@@ -46,6 +46,8 @@ struct mounts {
 
 /* hintfs data mounts (is_control: mounts of control files) of this namespace, in the order of mountinfo. 0 or negative errno. */
 int mounts_read(struct mounts *ret, bool is_control) __attribute__((warn_unused_result));
+/* The same, of mounts of any file system. */
+int mounts_read_all(struct mounts *ret) __attribute__((warn_unused_result));
 void mounts_finish(struct mounts *m);
 /* The mount meant by arg (NULL: the only one). NULL: a message was printed. */
 const struct mount_row *mounts_find(const struct mounts *m, const char *arg);

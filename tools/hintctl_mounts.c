@@ -34,7 +34,8 @@ static void unescape(char *s)
 	*to = '\0';
 }
 
-/* id parent major:minor root mountpoint options ... - fstype source superoptions */
+/* wanted NULL: any file system.
+ * id parent major:minor root mountpoint options ... - fstype source superoptions */
 static bool parse_row(char *line, struct mount_row *row, const char *wanted)
 {
 	char *dash = strstr(line, " - "), *save, *fstype, *source, *field = NULL;
@@ -44,7 +45,7 @@ static bool parse_row(char *line, struct mount_row *row, const char *wanted)
 	*dash = '\0';
 	fstype = strtok_r(dash + 3, " \n", &save);
 	source = strtok_r(NULL, " \n", &save);
-	if (!fstype || !source || strcmp(fstype, wanted) != 0)
+	if (!fstype || !source || (wanted && strcmp(fstype, wanted) != 0))
 		return false;
 	field = strtok_r(line, " ", &save);
 	for (int i = 0; field && i < 4; i++)
@@ -58,7 +59,7 @@ static bool parse_row(char *line, struct mount_row *row, const char *wanted)
 	return row->mountpoint && row->source;
 }
 
-int mounts_read(struct mounts *ret, bool is_control)
+static int read_rows(struct mounts *ret, const char *fstype)
 {
 	FILE *f = fopen("/proc/self/mountinfo", "re");
 	struct mounts m = {0};
@@ -69,7 +70,7 @@ int mounts_read(struct mounts *ret, bool is_control)
 	while (rc == 0 && getline(&line, &cap, f) >= 0) {
 		struct mount_row row = {0}, *rows;
 
-		if (!parse_row(line, &row, is_control ? "fuse.hintfs-ctl" : "fuse.hintfs")) {
+		if (!parse_row(line, &row, fstype)) {
 			free(row.mountpoint);
 			free(row.source);
 			continue;
@@ -90,6 +91,16 @@ int mounts_read(struct mounts *ret, bool is_control)
 	else
 		*ret = m;
 	return rc;
+}
+
+int mounts_read(struct mounts *ret, bool is_control)
+{
+	return read_rows(ret, is_control ? "fuse.hintfs-ctl" : "fuse.hintfs");
+}
+
+int mounts_read_all(struct mounts *ret)
+{
+	return read_rows(ret, NULL);
 }
 
 void mounts_finish(struct mounts *m)

@@ -9,12 +9,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define ANSWER_MS 5000u
+#define END_SAY_MS 1000
+#define END_MS 9000 /* a daemon ends within 5 s, unless a call to the kernel hangs */
 
 /* ---- who keeps it busy ------------------------------------------------------------------------------------ */
 
@@ -125,9 +131,30 @@ static unsigned scan_waiters(const struct mount_row *m, const char *pid)
 	return 1;
 }
 
+/* Whatever its kind: it is named after what the kernel has in its table. */
+static unsigned scan_mounts(const struct mount_row *m)
+{
+	struct mounts inner;
+	size_t len = strlen(m->mountpoint);
+	unsigned n = 0;
+
+	if (mounts_read_all(&inner) < 0)
+		return 0;
+	for (size_t i = 0; i < inner.n; i++) {
+		const char *at = inner.rows[i].mountpoint;
+
+		if (strncmp(at, m->mountpoint, len) == 0 && at[len] == '/') {
+			hfs_say(stderr, "  a mount inside it, of %s: umount %s first\n", inner.rows[i].source, at);
+			n++;
+		}
+	}
+	mounts_finish(&inner);
+	return n;
+}
+
 static void print_users(const struct mount_row *m)
 {
-	unsigned n = 0;
+	unsigned n = scan_mounts(m);
 	struct dirent *d;
 	DIR *proc = opendir("/proc");
 
@@ -142,9 +169,8 @@ static void print_users(const struct mount_row *m)
 	if (proc)
 		closedir(proc);
 	if (n == 0)
-		hfs_say(stderr, "  nobody that this user may look at: another user's process, another mount namespace "
-				"(a container), or a "
-				"mount inside it\n");
+		hfs_say(stderr, "  nobody that this user may look at: another user's process, or another mount "
+				"namespace (a container)\n");
 }
 
 /* ---- umount ---------------------------------------------------------------------------------------------------- */
@@ -175,12 +201,61 @@ static int detach(const char *mountpoint, bool is_lazy)
 	return run_fusermount(mountpoint, is_lazy);
 }
 
+static bool is_gone(int err)
+{
+	return err == -ENOTCONN || err == -ECONNABORTED;
+}
+
 static bool is_dead(const char *mountpoint)
 {
 	int err;
 
-	free(bounded_read(mountpoint, 5000, &err));
-	return err == -ENOTCONN || err == -ECONNABORTED;
+	free(bounded_read(mountpoint, ANSWER_MS, &err));
+	return is_gone(err);
+}
+
+/* ---- its daemon's end ------------------------------------------------------------------------------------------ */
+
+static bool is_hintfs(long pid)
+{
+	char path[64], comm[32] = "";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%ld/comm", pid);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	if (!fgets(comm, sizeof(comm), f))
+		comm[0] = '\0';
+	fclose(f);
+	return strncmp(comm, "hintfs", 6) == 0 || strncmp(comm, "mount.hintfs", 12) == 0;
+}
+
+/* A descriptor of the process that says it serves the mount; -1: it does not say, or it lives where we do not see it. */
+static int open_daemon(const struct mount_row *m, long *ret_pid)
+{
+	char *path = ctl_path(m, "status"), *text, *at;
+	int err;
+
+	text = path ? bounded_read(path, ANSWER_MS, &err) : NULL;
+	at = text ? strstr(text, "\npid ") : NULL;
+	*ret_pid = at ? strtol(at + 5, NULL, 10) : 0;
+	free(text);
+	free(path);
+	return *ret_pid > 0 && is_hintfs(*ret_pid) ? (int)syscall(SYS_pidfd_open, *ret_pid, 0) : -1;
+}
+
+/* Until then it holds its cache-dir, and writes to it. */
+static void await_end(const struct mount_row *m, int daemon, long pid)
+{
+	struct pollfd p = {.fd = daemon, .events = POLLIN};
+
+	if (daemon < 0 || poll(&p, 1, END_SAY_MS) != 0)
+		return;
+	hfs_say(stderr, "hintctl: %s: unmounted; waiting for its daemon (pid %ld) to end\n", m->mountpoint, pid);
+	if (poll(&p, 1, END_MS) == 0)
+		hfs_say(stderr, "hintctl: %s: its daemon (pid %ld) has not ended: it hangs in a call to the origin or the disk tier\n",
+			m->mountpoint, pid);
 }
 
 /* dir lies in a runtime directory, where the daemon made it; ctl=DIR may be the user's own. */
@@ -232,13 +307,29 @@ static void detach_dead_controls(void)
 	mounts_finish(&controls);
 }
 
+static int say_busy(const struct mount_row *m)
+{
+	fprintf(stderr, "it is kept busy by\n");
+	print_users(m);
+	hfs_say(stderr, "end these, or detach it from the tree at once: hintctl umount --lazy %s\n", m->mountpoint);
+	return EXIT_FAILED;
+}
+
 int verb_umount(const struct mount_row *m, bool is_lazy)
 {
-	bool was_dead = is_dead(m->mountpoint);
-	int rc = detach(m->mountpoint, is_lazy);
+	int err, daemon = -1, rc;
+	long pid = 0;
 
-	if (rc == 0 && was_dead)
+	free(bounded_read(m->mountpoint, ANSWER_MS, &err));
+	if (!is_gone(err) && err != -ETIMEDOUT && !is_lazy)
+		daemon = open_daemon(m, &pid);
+	rc = detach(m->mountpoint, is_lazy);
+	if (rc == 0 && is_gone(err))
 		detach_dead_controls();
+	if (rc == 0)
+		await_end(m, daemon, pid);
+	if (daemon >= 0)
+		close(daemon);
 	if (rc == 0)
 		return EXIT_SUCCESS;
 	if (rc == -ENOENT && geteuid() != 0) {
@@ -246,11 +337,5 @@ int verb_umount(const struct mount_row *m, bool is_lazy)
 		return EXIT_FAILED;
 	}
 	hfs_say(stderr, "hintctl: %s: %s\n", m->mountpoint, strerror(-rc));
-	if (rc == -EBUSY) {
-		fprintf(stderr, "it is kept busy by\n");
-		print_users(m);
-		hfs_say(stderr, "end these, or detach it from the tree at once: hintctl umount --lazy %s\n",
-			m->mountpoint);
-	}
-	return EXIT_FAILED;
+	return rc == -EBUSY ? say_busy(m) : EXIT_FAILED;
 }

@@ -343,6 +343,9 @@ def test_open_to_others(tmp_path):
     d = tmp_path / "d"
     d.mkdir()
     os.chmod(d, 0o755)
+    (d / "thesis.tex").write_text("years")
+    refused(d, ["not empty and is no hintfs cache"])  # chmod would be the wrong cure
+    (d / "thesis.tex").unlink()
     refused(d, ["mode 0755", "chmod 700"])
     os.chmod(d, 0o700)
     os.chmod(tmp_path, 0o777)

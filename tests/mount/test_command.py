@@ -122,6 +122,14 @@ def refused(result, code, *words):
 
 # ---- what it says ----
 
+def test_the_mount_helper_has_a_help_of_its_own(build, tmp):
+    helper = os.path.join(tmp, "mount.hintfs")
+    os.symlink(env.binary("fs", "hintfs"), helper)
+    out = procs.run([helper, "--help"], check=True).text
+    assert "usage: mount.hintfs SOURCE MOUNTPOINT" in out and "-f                      fake" in out
+    assert "-f: " not in out and "-d: " not in out and "memory=SIZE" in out
+
+
 def test_help_and_version(build):
     out = procs.run([env.binary("fs", "hintfs"), "--help"], check=True).text
     assert "memory=SIZE" in out and "Examples:" in out
@@ -304,6 +312,25 @@ def test_control_directory_in_use(commands, source):
     refused(second(), 32, "in use by another hintfs", "ctl=DIR")
     procs.run(["cat", os.path.join(first.ctl, "status")], check=True)
     second.ctl = second.path + "-other"
+
+
+def test_control_directory_that_holds_files(hintfs):
+    os.mkdir(hintfs.ctl)
+    with open(os.path.join(hintfs.ctl, "thesis"), "w") as f:
+        f.write("years")
+    refused(hintfs(), 32, hintfs.ctl, "holds files", "empty one")
+    assert os.listdir(hintfs.ctl) == ["thesis"]
+    os.remove(os.path.join(hintfs.ctl, "thesis"))
+    hintfs.up()
+    procs.run(["umount", hintfs.path], check=True)
+    procs.until(lambda: not hintfs.pids(), 5, "ended")
+    os.rmdir(hintfs.ctl)
+
+
+def test_control_directory_without_a_parent(hintfs):
+    hintfs.ctl = os.path.join(os.path.dirname(hintfs.ctl), "no", "such")
+    refused(hintfs(), 32, "the directory above it does not exist", "make that first")
+    assert not os.path.exists(os.path.dirname(hintfs.ctl))
 
 
 def test_control_directory_of_somebody_else_stays(hintfs):

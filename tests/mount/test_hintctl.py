@@ -174,6 +174,22 @@ def test_umount_names_who_keeps_it_busy(hfs, child):
     hfs.judge()
 
 
+def test_umount_names_what_is_mounted_inside(hfs, mount, origin):
+    inner = mount(origin, mountpoint=hfs.p("a"))
+    result = ctl("umount", hfs.path)
+    assert result.rc == 1 and f"umount {hfs.path}/a first".encode() in result.err, result.err
+    ctl("umount", inner.path).ok()
+    inner.wait_end()
+    inner.judge()
+
+
+def test_umount_waits_for_the_daemons_end(hfs):
+    assert hfs.status()["pid"] == hfs.pid
+    ctl("umount", hfs.path).ok()
+    assert hfs.proc.poll() is not None
+    hfs.judge()
+
+
 def test_a_stopped_daemon_is_no_trap(hfs):
     os.kill(hfs.pid, signal.SIGSTOP)
     try:

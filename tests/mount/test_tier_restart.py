@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a restart over a filled disk tier costs: the origin's operations a file, and how soon the mount answers."""
 import os
+import signal
 import time
 
 import pytest
@@ -31,6 +32,63 @@ def test_one_check_of_identity_a_file(mount, slow, tmp):
     for path, count in counters.items():
         if os.path.isfile(os.path.join(folder, path)):
             assert count.get("OPEN", 0) <= 1, (path, count)
+
+
+def in_background(mountpoint, source, cache):
+    os.makedirs(mountpoint, exist_ok=True)
+    return procs.run([env.binary("fs", "hintfs"), "-o", f"memory=16M,cache-dir={cache},cache-size=64M,log={mountpoint}.log,ctl={mountpoint}.ctl",
+                      source, mountpoint], timeout=40)
+
+
+def test_a_daemon_that_ends_is_waited_for(tmp):
+    """Unmounted, the next command in the same script: no moment is too early."""
+    source, mnt, cache = (os.path.join(tmp, name) for name in ("origin", "mnt", "cache"))
+    pattern.make_many(source, 20, CHUNK)
+    ctl = env.binary("tools", "hintctl")
+    in_background(mnt, source, cache).ok()
+    for _ in range(3):
+        procs.run(["cat", *(os.path.join(mnt, "f%04d" % i) for i in range(20))], timeout=20, check=True)
+        procs.run([ctl, "umount", mnt], timeout=20, check=True)
+        procs.run([ctl, "verify", cache], timeout=20, check=True)
+        in_background(mnt, source, cache).ok()
+        procs.run(["umount", mnt], check=True)
+        in_background(mnt, source, cache).ok()
+    procs.run([ctl, "umount", mnt], timeout=20, check=True)
+
+
+def test_a_daemon_that_hangs_gives_its_cache_away(mount, slow, tmp, child):
+    """It was told to end, and a thread of it waits for the origin for ever."""
+    folder, cache = os.path.join(tmp, "origin"), os.path.join(tmp, "cache")
+    pattern.make_many(folder, 2, CHUNK)
+    far = slow(folder)
+    first = mount(far.path, memory="32M", cache_dir=cache, cache_size="64M", cache_free="0")
+    far.hang("f0000")
+    child(["cat", first.p("f0000")])
+    far.wait_hung(1)
+    os.kill(first.pid, signal.SIGTERM)
+    mnt = os.path.join(tmp, "mnt")
+    in_background(mnt, folder, cache).ok()
+    pattern.check(os.path.join(mnt, "f0001"), 2, CHUNK).ok()
+    procs.run([env.binary("tools", "hintctl"), "umount", mnt], timeout=20, check=True)
+    far.unhang()
+
+
+def test_a_live_one_is_not(mount, tmp):
+    folder, cache = os.path.join(tmp, "origin"), os.path.join(tmp, "cache")
+    os.mkdir(folder)
+    hfs = mount(folder, memory="16M", cache_dir=cache, cache_size="64M")
+    result = in_background(os.path.join(tmp, "mnt"), folder, cache)
+    assert result.rc == 2 and f"in use by another hintfs (pid {hfs.pid}): unmount that one".encode() in result.err, result.err
+
+
+def test_more_than_the_disk_has_is_said(tmp):
+    folder, mnt = os.path.join(tmp, "origin"), os.path.join(tmp, "mnt")
+    os.makedirs(folder)
+    os.makedirs(mnt)
+    argv = [env.binary("fs", "hintfs"), "-o", f"memory=16M,cache-dir={tmp}/cache,cache-size=999T,log={mnt}.log,ctl={mnt}.ctl", folder, mnt]
+    result = procs.run(argv, timeout=20).ok()
+    assert b"cache-size=999T: the file system of" in result.err and b"10 % stay free" in result.err, result.err
+    procs.run([env.binary("tools", "hintctl"), "umount", mnt], timeout=20, check=True)
 
 
 @pytest.mark.timeout(580)

@@ -182,7 +182,7 @@ int origin_realpath(struct origin *o, const char *path, char **ret_path, struct 
 		err = -EXDEV;
 	if (err == 0)
 		err = walk_all(&w);
-	if (err == 0) /* the last step may have been a link to "." */
+	if (err == 0 && (w.links > 0 || w.done_len == 0)) /* the last step may have been a link to "." */
 		err = origin_stat(o, w.done, false, &w.attr);
 	if (err == 0 && !S_ISREG(w.attr.mode) && !S_ISDIR(w.attr.mode))
 		err = -ENXIO;

@@ -9,6 +9,7 @@
  */
 #include "fs/control_i.h"
 
+#include "cache/base/time.h"
 #include "sched/brace.h"
 
 #include <errno.h>
@@ -147,11 +148,38 @@ static void count_unchecked(struct ingest_line *l, uint64_t n)
 	atomic_fetch_add(&l->f->stream->unchecked_entries, n);
 }
 
+/* As the origin would be asked: what was seen of the path lately, by another stream's check perhaps. False: nothing. */
+static bool attr_known(struct control *c, const char *path, size_t len, struct origin_attr *ret)
+{
+	uint64_t now_ns = hfs_now_ns(), max_ns = (uint64_t)(c->h->opts.revalidate_s * 1e9), at_ns;
+	char *copy = strndup(path, len);
+	bool is = copy && engine_attr_get(c->h->engine, copy, now_ns > max_ns ? now_ns - max_ns : 0, ret, &at_ns);
+
+	free(copy);
+	return is;
+}
+
+static int ask_name(struct ingest_line *l, const char *path, size_t len, struct origin_answer *ret)
+{
+	struct control *c = l->f->c;
+	uint64_t at_ns = hfs_now_ns();
+	int rc;
+
+	if (attr_known(c, path, len, &ret->attr)) {
+		ret->path = strndup(path, len);
+		return ret->path ? 0 : -ENOMEM;
+	}
+	rc = control_origin_ask(c, l->r, ORIGIN_REALPATH, path, len, CHECK_MS, ret);
+	if (rc == 0 && ret->err == 0 && strlen(ret->path) == len && memcmp(ret->path, path, len) == 0)
+		engine_attr_note(c->h->engine, ret->path, &ret->attr, at_ns);
+	return rc;
+}
+
 /* *ret NULL: not checked, the name is used as written. */
 static int check_name(struct ingest_line *l, const char *path, size_t len, uint32_t hash, struct cached_name **ret)
 {
 	struct origin_answer a = {0};
-	int rc = control_origin_ask(l->f->c, l->r, ORIGIN_REALPATH, path, len, CHECK_MS, &a);
+	int rc = ask_name(l, path, len, &a);
 
 	*ret = NULL;
 	if (rc == -ETIMEDOUT || rc == -ENOMEM || rc == -EAGAIN) {

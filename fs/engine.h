@@ -58,7 +58,9 @@ bool engine_read_cancel(struct engine *e, struct cache_read *r);
 int engine_file_bind(struct engine *e, struct cache_file *f, const char *path, uint64_t reader);
 void engine_file_unbind(struct engine *e, struct cache_file *f, uint64_t reader);
 
-/* Attributes that a prefetch brought for the path, not older than since_ns: a LOOKUP then needs no round trip. */
+/* Attributes seen at the origin for the path, which leads through no link: by a prefetch, or by the check of an order's line (at_ns: before it). */
+void engine_attr_note(struct engine *e, const char *path, const struct origin_attr *attr, uint64_t at_ns);
+/* The same again, if not older than since_ns: a LOOKUP or a check then needs no round trip. */
 bool engine_attr_get(struct engine *e, const char *path, uint64_t since_ns, struct origin_attr *ret, uint64_t *ret_ns);
 
 /* ---- control (fs/control.c) ---- */

@@ -286,6 +286,7 @@ static void on_resolved(struct engine *e, struct event *ev) HFS_REQUIRES(e->lock
 		sched_fetched(e->sched, ev->name, 0, 0, ev->fetch_len, owner == ev->name ? fetch_err : -ECANCELED,
 			      ev->issued_ns, ev->now_ns);
 	}
+	m->is_awaited = !ev->is_small && owner == ev->name;
 	m->is_asked = false;
 	orphans_run(e, ev->name, owner == ev->name ? 0 : -ECANCELED, ev->now_ns);
 	name_trim_locked(e, ev->name);
@@ -380,6 +381,7 @@ static void act_fetch(struct engine *e, const struct sched_action *a)
 	struct ename *m = name_at(e, a->file);
 	int rc;
 
+	m->is_awaited = false;
 	if (m->file) {
 		rc = cache_fetch(e->cache, m->file, a->chunk_no, a->off_bytes, a->len_bytes, a->is_demand, a->deadline_ns);
 	} else {

@@ -40,6 +40,7 @@ struct ename {
 	uint32_t hash, hash_next, refs, n_bind;
 	uint32_t n_acts; /* actions at hand that name it: what they need of it stays */
 	bool is_resolving, is_missing, is_known;
+	bool is_awaited; /* a large file that was just looked up: its generation stays until the scheduler, which lays its pages out first, fetches */
 	bool is_asked; /* by a RESOLVE of the scheduler, which counts on its fetch being answered */
 	uint64_t size_bytes; /* valid if is_known */
 };
@@ -199,6 +200,5 @@ void waits_tell_locked(struct engine *e, struct wait **done) HFS_REQUIRES(e->loc
 
 /* engine_record.c */
 void record_read(struct engine *e, const char *path, uint64_t off, uint64_t len);
-void engine_attr_note(struct engine *e, const char *path, const struct origin_attr *attr, uint64_t at_ns);
 
 #endif

@@ -165,7 +165,8 @@ void name_trim_locked(struct engine *e, uint32_t name)
 	if (!m->path || m->n_bind > 0 || m->n_acts > 0 || m->is_resolving || m->orphans)
 		return;
 	/* The disk tier is asked by identity. */
-	if (m->file && sched_file_frames(e->sched, name) == 0 && (!e->tier || sched_file_is_idle(e->sched, name)))
+	if (m->file && sched_file_frames(e->sched, name) == 0 &&
+	    ((!e->tier && !m->is_awaited) || sched_file_is_idle(e->sched, name)))
 		file_drop(e, m);
 	if (m->refs == 0 && !m->file && sched_file_is_idle(e->sched, name))
 		name_remove(e, name);
@@ -316,7 +317,7 @@ size_t engine_name_path(struct engine *e, uint32_t name, char *buf, size_t cap)
 	return len;
 }
 
-/* ---- attributes that prefetches brought -------------------------------------------------------- */
+/* ---- attributes that prefetches and checks brought -------------------------------------------------------- */
 
 static struct attr_slot *attr_slot(struct engine *e, const char *path, uint64_t hash[2])
 {
@@ -333,7 +334,8 @@ void engine_attr_note(struct engine *e, const char *path, const struct origin_at
 	struct attr_slot *s = attr_slot(e, path, hash);
 
 	hfs_mutex_lock(&e->attr_lock);
-	*s = (struct attr_slot){ .hash = { hash[0], hash[1] }, .at_ns = at_ns, .attr = *attr };
+	if (s->at_ns <= at_ns || s->hash[0] != hash[0] || s->hash[1] != hash[1])
+		*s = (struct attr_slot){ .hash = { hash[0], hash[1] }, .at_ns = at_ns, .attr = *attr };
 	hfs_mutex_unlock(&e->attr_lock);
 }
 

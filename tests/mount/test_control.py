@@ -678,3 +678,26 @@ def test_status_tells_of_what_went_astray(hfs):
     """Counters of reads whose fetch was lost, or late although nothing moved, and of pages nobody knew of: there, and 0."""
     status = hfs.status()
     assert [status[key] for key in ("lost", "overdue", "shed")] == [0, 0, 0]
+
+
+def test_what_one_stream_asked_the_next_knows(mount, slow, origin):
+    """8 ranks name the same files: the origin is asked for each once, not once a stream."""
+    far = slow(origin)
+    hfs = mount(far.path, immutable=True)
+    put(hfs, "@prefix /x\n")  # the root has been looked at
+    text = "".join(f"a/f{i:02}\n" for i in range(8))
+
+    def asked():
+        return sum(r.op in ("LOOKUP", "GETATTR") and r.path == "a" for r in far.records(op=None))
+
+    def opened():
+        return sum(row["OPEN"] for path, row in far.counters().items() if path in text)
+
+    put(hfs, text, "streams/rank0")
+    procs.until(lambda: opened() == 8, 10, "the prefetch of all")
+    procs.until(lambda: hfs.status()["inflight_bytes"] in (0, "0"), 10, "its end")
+    before = asked()
+    for rank in range(1, 8):
+        put(hfs, text, f"streams/rank{rank}")
+    assert asked() == before
+    assert put(hfs, "a/f99\n", "streams/rank8", check=False)[0] == "ENOENT"

@@ -389,6 +389,30 @@ Test(engine, names_are_given_back)
 	engine_world_close(&ew);
 }
 
+/* What the look-up of a large file opened is what its data are read from, although its pages are laid out only after that. */
+Test(engine, a_large_file_is_opened_once)
+{
+	struct engine_world ew;
+	struct waited wd = {.ew = &ew};
+	struct sched_entry entry;
+	uint64_t token;
+	uint32_t st;
+	long opens;
+
+	engine_world_open(&ew, 16, CHUNK);
+	world_write(&ew.w, "b", 2, 1, 3 * CHUNK);
+	opens = atomic_load(&ew.w.fake.n_open);
+	cr_assert_eq(engine_stream_create(ew.e, &st), 0);
+	entry = (struct sched_entry){.file = name_of(&ew, "b")};
+	cr_assert_eq(engine_stream_append(ew.e, st, &entry, 1), 1);
+	cr_assert_eq(engine_wait_file(ew.e, entry.file, waited_done, &wd, &token), 0);
+	cr_assert_eq(waited_wait(&wd), 0);
+	cr_assert_eq(atomic_load(&ew.w.fake.n_open) - opens, 1, "%ld opens", atomic_load(&ew.w.fake.n_open) - opens);
+	engine_stream_replace(ew.e, st);
+	engine_name_put(ew.e, entry.file);
+	engine_world_close(&ew);
+}
+
 /* Generations and descriptors of files that nobody holds any more go with their last page. (Names stay as long as the
  * scheduler remembers the order of the reads.) */
 Test(engine, files_leave_with_their_pages)

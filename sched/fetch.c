@@ -103,10 +103,10 @@ static bool fetch_may_keep(const struct sched *s, uint32_t p, uint32_t blocks)
 	return n >= blocks - blocks / 4;
 }
 
-/* Blocks that visit p and those after it up to `to` need, and how many: in bytes, runs, visits. */
+/* Blocks that visit p and those after it up to `to` need, and how many: in bytes, runs. */
 struct need {
 	struct blocks blocks;
-	uint32_t bytes, runs, visits;
+	uint32_t bytes, runs;
 };
 
 static void fetch_need(const struct sched *s, uint32_t p, uint32_t to, struct need *ret)
@@ -115,10 +115,8 @@ static void fetch_need(const struct sched *s, uint32_t p, uint32_t to, struct ne
 
 	*ret = (struct need){0};
 	for (uint32_t k = 0; p != SCH_NONE && p <= to && k < CHAIN_MAX; p = s->pos.next[p], k++) {
-		if (sch_position_is_done(s, p))
-			continue;
-		sch_blocks_set(&ret->blocks, s->pos.b0[p], s->pos.b1[p]);
-		ret->visits++;
+		if (!sch_position_is_done(s, p))
+			sch_blocks_set(&ret->blocks, s->pos.b0[p], s->pos.b1[p]);
 	}
 	for (uint32_t b = 0; sch_blocks_run(&ret->blocks, b, &b0, &b1); b = b1 + 1) {
 		ret->bytes += (b1 - b0 + 1) * s->block_bytes;
@@ -128,37 +126,35 @@ static void fetch_need(const struct sched *s, uint32_t p, uint32_t to, struct ne
 
 /*
  * A reader waits, or would if he began now: whole pages for what is read much later keep the others waiting. So only what is near, if
- * requests of that size are no waste, and the link keeps up with the readers with nothing but such requests: else all
- * that counts is how soon everything has come.
+ * requests of that size are no waste. Not asked is whether the link keeps up with the readers: all begin by reading ahead as far as
+ * they may, and how fast they are is seen only where they do not wait.
  */
-static bool fetch_is_hurried(const struct sched *s, const struct need *near)
+static bool fetch_is_hurried(const struct sched *s, const struct need *near, double whole_bytes)
 {
-	double tau = sch_when_tau(s), cost = near->bytes + near->runs * fetch_overhead(s);
+	double o = fetch_overhead(s);
 
-	if (near->bytes < HURRY_OVERHEADS * near->runs * fetch_overhead(s))
+	if (near->bytes < HURRY_OVERHEADS * near->runs * o || near->bytes + near->runs * o >= whole_bytes)
 		return false;
-	if (tau <= 0 || s->origin.bytes_per_s <= 0)
-		return true;
-	return (s->n_waiting || s->n_demands) && cost / s->origin.bytes_per_s * (double)SCH_SEC <= tau * near->visits;
+	return s->n_waiting || s->n_demands || s->origin.bytes_per_s <= 0 || sch_when_tau(s) <= 0;
 }
 
 /* Blocks of the page that visit p and those soon after it need, or all of them. */
 void sch_fetch_wanted(struct sched *s, uint32_t pg, uint32_t p, struct blocks *want)
 {
 	uint32_t to = fetch_horizon(s, p), blocks = sch_chunk_blocks(s, s->pages[pg].file, s->pages[pg].chunk_no);
-	double o = fetch_overhead(s);
+	double o = fetch_overhead(s), whole_bytes = (double)blocks * s->block_bytes;
 	struct need all, near;
 
 	fetch_need(s, p, to, &all);
 	*want = all.blocks;
 	if (to == SCH_NONE) {
 		fetch_need(s, p, p + HURRY_VISITS, &near);
-		if (fetch_is_hurried(s, &near)) {
+		if (fetch_is_hurried(s, &near, whole_bytes)) {
 			*want = near.blocks;
 			return;
 		}
 	}
-	if (blocks && ((double)blocks * s->block_bytes <= (double)all.bytes + (all.runs > 1 ? all.runs : 0) * o || fetch_may_keep(s, p, blocks)))
+	if (blocks && (whole_bytes <= (double)all.bytes + (all.runs > 1 ? all.runs : 0) * o || fetch_may_keep(s, p, blocks)))
 		sch_blocks_set(want, 0, blocks - 1);
 }
 

@@ -122,7 +122,14 @@ static void rate_sample(struct sched *s, struct rate *r, bool is_origin)
 {
 	double sample = (double)r->win_bytes * (double)SCH_SEC / (double)r->win_busy_ns;
 
-	r->bytes_per_s = r->bytes_per_s > 0 ? r->bytes_per_s + (sample - r->bytes_per_s) * 0.3 : sample;
+	if (r->bytes_per_s > 0) {
+		r->bytes_per_s += (sample - r->bytes_per_s) * 0.3;
+	} else { /* until now what their own bytes took was not known */
+		double own_ns = (double)r->win_bytes / r->win_count * (double)SCH_SEC / sample;
+
+		r->bytes_per_s = sample;
+		r->net_ns -= own_ns < r->net_ns ? own_ns : r->net_ns;
+	}
 	if (is_origin && r->drain == 0) {
 		rate_trial(s, r);
 		rate_concurrency(s, r, sample);

@@ -109,7 +109,7 @@ static void ranks_merged(void)
  * 8 ranks begin at once, samples of 128 KiB: in the first epoch nearly every sample is in a page that nobody has asked for, and pages fetched
  * whole for what is read later keep others waiting. The link carries all of it in 0.8 of the time that the ranks compute.
  */
-static void ranks_begin(uint32_t batch, uint32_t prefetch, double time_max)
+static void ranks_begin(uint32_t batch, uint32_t prefetch, uint64_t latency_ns, double time_max)
 {
 	struct simlib_samples s = {.n = 1024, .ranks = 8, .epochs = 3, .batch = batch, .bytes = 131072, .page_bytes = MIB, .chunk_bytes = MIB,
 				   .seed = 6};
@@ -124,16 +124,17 @@ static void ranks_begin(uint32_t batch, uint32_t prefetch, double time_max)
 	sim_config_default(&c);
 	c.slots = 140;
 	c.bandwidth_bytes_per_s = 100e6;
+	c.latency_ns = latency_ns;
 	c.workers = 4;
 	c.prefetch = prefetch;
 	c.compute_ns = (uint64_t)(8.0 * 131072 * batch / c.bandwidth_bytes_per_s / 0.8 * 1e9);
 	c.is_independent = c.is_overlapping = true;
-	snprintf(what, sizeof(what), "8 ranks begin, batches of %u samples", batch);
+	snprintf(what, sizeof(what), "8 ranks begin, batches of %u, %.0f ms", batch, (double)latency_ns / 1e6);
 	simlib_run(&w, &c, "hintfs", what, &r);
 	least = 3.0 * 128 / batch * (double)c.compute_ns / 1e9;
-	printf("  %-44s %-14s time %6.4f bytes %6.3f\n", what, "hintfs", r.total.time_s / least,
+	printf("  %-44s %-14s time %6.4f bytes %6.3f\n", what, "hintfs", r.end_s / least,
 	       (double)r.total.origin_bytes / (128.0 * (double)MIB));
-	CHECK(r.total.time_s <= time_max * least, "%s: time %.4f of what the ranks compute", what, r.total.time_s / least);
+	CHECK(r.end_s <= time_max * least, "%s: time %.4f of what the ranks compute", what, r.end_s / least);
 	CHECK(r.total.origin_bytes <= 128 * MIB, "%s: %llu bytes", what, (unsigned long long)r.total.origin_bytes);
 	sim_result_finish(&r);
 	sim_work_finish(&w);
@@ -316,8 +317,9 @@ int main(void)
 	shards(false, 0.1, 0.8);
 	shards(true, 0.25, 1.0);
 	ranks_merged();
-	ranks_begin(1, 4, 1.003);
-	ranks_begin(8, 2, 1.01);
+	ranks_begin(1, 4, SIM_MSEC, 1.015);
+	ranks_begin(1, 4, 4 * SIM_MSEC, 1.015);
+	ranks_begin(8, 2, SIM_MSEC, 1.09); /* a worker reads its batch by itself, and four of them at a time */
 	samples_in_pages();
 	unannounced();
 	unannounced_new(3000, 0);

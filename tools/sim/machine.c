@@ -396,6 +396,7 @@ int sim_run(const struct sim_work *w, const struct sim_config *cfg, const struct
 	rc = m->is_out_of_memory ? -ENOMEM : 0;
 	totals(res);
 	res->frames_max = m->max_frames;
+	res->end_s = (double)m->now_ns / (double)SIM_SEC;
 	if (policy->finish)
 		policy->finish(m->policy, res);
 out:

@@ -163,6 +163,7 @@ struct sim_result {
 	size_t n_epochs;
 	struct sim_epoch total;
 	double first_batch_s;
+	double end_s; /* when the last trainer was through */
 	uint64_t breaches;
 	char breach[96]; /* the first one */
 	bool is_deadlock;

@@ -26,7 +26,8 @@ static void event_drop(struct engine *e, const struct event *ev)
 	free(ev->news);
 }
 
-void engine_post(struct engine *e, const struct event *ev)
+/* False: no memory for it. */
+static bool events_put(struct engine *e, const struct event *ev, bool *ret_is_closed)
 {
 	bool is_taken;
 
@@ -40,16 +41,14 @@ void engine_post(struct engine *e, const struct event *ev)
 			e->evs_cap = cap;
 		}
 	}
+	*ret_is_closed = e->is_closed;
 	is_taken = e->n_evs < e->evs_cap && !e->is_closed;
 	if (is_taken) {
 		e->evs[e->n_evs++] = *ev;
 		atomic_store(&e->has_events, true);
-	} else if (!e->is_closed) { /* what a read waits for is told again by the cache, slots that nobody counts are shed */
-		hfs_log_limited(HFS_LOG_ERROR, "no memory for scheduler events: one is lost");
 	}
 	hfs_mutex_unlock(&e->ev_lock);
-	if (!is_taken)
-		event_drop(e, ev);
+	return is_taken;
 }
 
 static uint32_t events_take(struct engine *e, struct event **ret)
@@ -70,17 +69,55 @@ static uint32_t events_take(struct engine *e, struct event **ret)
 	return n;
 }
 
-/* REQUIRES being the pumping thread: the spare list is this thread's until the next take. */
-static void pump_once_locked(struct engine *e, struct wait **done) HFS_REQUIRES(e->lock)
+/* The spare list is this thread's until the next take, which needs the engine's lock too. */
+void engine_feed_locked(struct engine *e, struct wait **done)
 {
 	struct event *evs;
 	uint32_t n = events_take(e, &evs);
 
 	for (uint32_t i = 0; i < n; i++)
 		engine_event_locked(e, &evs[i], done);
+}
+
+static void pump_once_locked(struct engine *e, struct wait **done) HFS_REQUIRES(e->lock)
+{
+	engine_feed_locked(e, done);
 	if (e->gc_left > 0)
 		names_sweep_locked(e, SWEEP_NAMES);
 	engine_run_locked(e, done);
+}
+
+/* It cannot be left for others: fed by this thread, behind those that were left before. */
+static void post_now(struct engine *e, struct event *ev)
+{
+	struct wait *done = NULL;
+	bool is_closed;
+
+	hfs_mutex_lock(&e->lock);
+	engine_feed_locked(e, &done);
+	hfs_mutex_lock(&e->ev_lock);
+	is_closed = e->is_closed;
+	hfs_mutex_unlock(&e->ev_lock);
+	if (!is_closed) /* nor is it before this lock is given back */
+		engine_event_locked(e, ev, &done);
+	engine_run_locked(e, &done);
+	hfs_mutex_unlock(&e->lock);
+	if (is_closed)
+		event_drop(e, ev);
+	engine_calls(e, done);
+}
+
+void engine_post(struct engine *e, const struct event *ev)
+{
+	struct event own = *ev;
+	bool is_closed;
+
+	if (events_put(e, ev, &is_closed))
+		return;
+	if (is_closed)
+		event_drop(e, &own);
+	else
+		post_now(e, &own);
 }
 
 /*
@@ -122,8 +159,26 @@ void engine_run_locked(struct engine *e, struct wait **done)
 		hfs_cond_signal(&e->timer_wake);
 }
 
-void engine_waits_call(struct wait *done)
+static void failed_call(struct engine *e)
 {
+	HFS_UNINITIALIZED struct failed failed[FAILED_MAX];
+	uint32_t n;
+
+	hfs_mutex_lock(&e->lock);
+	n = atomic_load(&e->n_failed);
+	memcpy(failed, e->failed, n * sizeof(*failed));
+	atomic_store(&e->n_failed, 0);
+	hfs_mutex_unlock(&e->lock);
+	for (uint32_t i = 0; i < n; i++) {
+		cache_file_fail(e->cache, failed[i].file, failed[i].chunk_no, failed[i].err);
+		cache_file_put(e->cache, failed[i].file);
+	}
+}
+
+void engine_calls(struct engine *e, struct wait *done)
+{
+	if (atomic_load(&e->n_failed) > 0)
+		failed_call(e);
 	while (done) {
 		struct wait *w = done;
 
@@ -149,7 +204,7 @@ void engine_pump(struct engine *e)
 		}
 		hfs_mutex_unlock(&e->lock);
 		atomic_store(&e->is_pumping, false);
-		engine_waits_call(done);
+		engine_calls(e, done);
 		if (round >= PUMP_ROUNDS_MAX)
 			return;
 	}
@@ -166,7 +221,7 @@ void engine_leave(struct engine *e)
 
 	engine_run_locked(e, &done);
 	hfs_mutex_unlock(&e->lock);
-	engine_waits_call(done);
+	engine_calls(e, done);
 	engine_pump(e);
 }
 
@@ -191,7 +246,7 @@ static void *timer_main(void *arg)
 			names_sweep_locked(e, SWEEP_NAMES);
 		engine_run_locked(e, &done);
 		hfs_mutex_unlock(&e->lock);
-		engine_waits_call(done);
+		engine_calls(e, done);
 		engine_pump(e);
 		hfs_mutex_lock(&e->lock);
 	}
@@ -438,7 +493,7 @@ void engine_shutdown(struct engine *e)
 	hfs_mutex_unlock(&e->lock);
 	for (struct wait *w = waits; w; w = w->next)
 		w->err = -ESHUTDOWN;
-	engine_waits_call(waits);
+	engine_calls(e, waits);
 	if (e->is_timer_started)
 		pthread_join(e->timer, NULL);
 	e->is_timer_started = false;
@@ -469,7 +524,7 @@ bool engine_destroy(struct engine *e, unsigned wait_ms)
 		free(u);
 	}
 	hfs_mutex_unlock(&e->lock);
-	engine_waits_call(done);
+	engine_calls(e, done);
 	if (e->cache && !cache_destroy(e->cache, wait_ms))
 		return false;
 	if (e->tier && !tier_destroy(e->tier, TIER_END_MS))

@@ -74,6 +74,18 @@ static void unscheduled_ended(struct engine *e, const struct event *ev)
 	slots_tell(e);
 }
 
+/* With more of them than this the rest are asked for again by the cache. */
+static void fail_later(struct engine *e, struct cache_file *f, uint64_t chunk_no, int err)
+{
+	uint32_t n = atomic_load(&e->n_failed);
+
+	if (n == FAILED_MAX)
+		return;
+	cache_file_ref(f);
+	e->failed[n] = (struct failed){ .file = f, .chunk_no = chunk_no, .err = err };
+	atomic_store(&e->n_failed, n + 1);
+}
+
 /* A miss on an old generation: just its blocks, now. */
 static void read_unscheduled(struct engine *e, const struct event *ev)
 {
@@ -90,7 +102,7 @@ static void read_unscheduled(struct engine *e, const struct event *ev)
 			to = len;
 		int rc = order_unscheduled(e, ev->file, no, from, (uint32_t)(to - from));
 		if (rc < 0)
-			cache_file_fail(e->cache, ev->file, no, rc);
+			fail_later(e, ev->file, no, rc);
 		at = (no + 1) * chunk;
 	}
 }
@@ -399,7 +411,7 @@ static void act_fetch(struct engine *e, const struct sched_action *a)
 
 		sched_fetched(e->sched, a->file, a->chunk_no, a->off_bytes, a->len_bytes, rc, now_ns, now_ns);
 		if (a->is_demand && m->file)
-			cache_file_fail(e->cache, m->file, a->chunk_no, rc);
+			fail_later(e, m->file, a->chunk_no, rc);
 	}
 }
 

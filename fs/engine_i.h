@@ -72,6 +72,14 @@ struct tier_again {
 	uint64_t chunk_no;
 };
 
+/* No fetch of this will come: its reads are answered when the engine's lock is gone. */
+struct failed {
+	struct cache_file *file; /* counted */
+	uint64_t chunk_no;
+	int err;
+};
+#define FAILED_MAX 64u
+
 /* An order for the cache that the scheduler does not know of. */
 struct unscheduled {
 	struct unscheduled *next;
@@ -123,6 +131,7 @@ struct engine {
 	enum sched_prefetch prefetch;
 	uint32_t slots_ready;
 	int32_t n_slots_lent; /* to a disk that hangs; below 0 when one was back before it was told */
+	struct failed failed[FAILED_MAX];
 	struct unscheduled *unscheduled;
 	uint32_t n_unscheduled;	  /* the scheduler is told of fewer slots meanwhile */
 	uint64_t moved_ns;	  /* when a fetch last succeeded */
@@ -142,6 +151,7 @@ struct engine {
 	uint32_t n_evs, evs_cap, spare_cap;
 	bool is_closed; /* events are dropped: the names are gone */
 
+	_Atomic uint32_t n_failed; /* changed with the lock held */
 	_Atomic uint32_t n_tier_copies; /* to be made, each holding a slot */
 	_Atomic bool is_pumping;
 	_Atomic bool has_events;
@@ -157,11 +167,15 @@ struct engine {
 };
 
 /* engine.c */
-void engine_post(struct engine *e, const struct event *ev);
+/* None is lost: where there is no memory to leave it for the one who pumps, it is fed at once. No lock of the caller's may forbid the engine's. */
+void engine_post(struct engine *e, const struct event *ev) HFS_EXCLUDES(e->lock);
+/* All events that were posted. */
+void engine_feed_locked(struct engine *e, struct wait **done) HFS_REQUIRES(e->lock);
 void engine_pump(struct engine *e);
-/* Ask the scheduler and execute, under the lock; waits that ended are moved to *done for engine_waits_call(). */
+/* Ask the scheduler and execute, under the lock; waits that ended are moved to *done for engine_calls(). */
 void engine_run_locked(struct engine *e, struct wait **done) HFS_REQUIRES(e->lock);
-void engine_waits_call(struct wait *done);
+/* What was left for when the lock is gone: waits that ended, reads that fail. */
+void engine_calls(struct engine *e, struct wait *done) HFS_EXCLUDES(e->lock);
 /* Lock, unlock with running the scheduler and calling back. */
 void engine_enter(struct engine *e) HFS_ACQUIRE(e->lock);
 void engine_leave(struct engine *e) HFS_RELEASE(e->lock);

@@ -47,13 +47,31 @@ static void on_admitted(void *ctx, uint64_t cookie, int err)
 		tell(ctx, EV_TIER_ADMITTED, (struct tier_news *)(uintptr_t)cookie, err);
 }
 
+static void lost(struct engine *e, const struct tier_news *news) HFS_REQUIRES(e->lock);
+
+/* As engine_post() does with what it has no memory for. */
+static void lost_now(struct engine *e, const struct tier_news *news)
+{
+	struct wait *done = NULL;
+
+	engine_enter(e);
+	engine_feed_locked(e, &done);
+	if (!e->is_stopping)
+		lost(e, news);
+	engine_leave(e);
+	engine_calls(e, done);
+}
+
 static void on_lost(void *ctx, const struct hfs_identity *id, uint64_t chunk_no)
 {
+	struct tier_news own = { .id = *id, .name = NAME_NONE, .chunk_no = chunk_no };
 	struct tier_news *news = malloc(sizeof(*news));
 
-	if (!news)
-		return; /* a miss will say so */
-	*news = (struct tier_news){ .id = *id, .name = NAME_NONE, .chunk_no = chunk_no };
+	if (!news) {
+		lost_now(ctx, &own);
+		return;
+	}
+	*news = own;
 	tell(ctx, EV_TIER_LOST, news, 0);
 }
 

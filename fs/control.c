@@ -214,6 +214,12 @@ void control_file_get(struct control_file *f)
 	hfs_mutex_unlock(&f->c->lock);
 }
 
+/* Files that say what is going on can be opened also when all others are used up. */
+static unsigned is_report(enum control_kind kind)
+{
+	return kind != CONTROL_ORDER && kind != CONTROL_STREAM && kind != CONTROL_WAIT && kind != CONTROL_RECORD;
+}
+
 void control_file_put(struct control_file *f)
 {
 	struct control *c = f->c;
@@ -230,7 +236,7 @@ void control_file_put(struct control_file *f)
 	if (f->stream)
 		control_stream_put(c, f->stream);
 	hfs_mutex_lock(&c->lock);
-	c->n_files--;
+	c->n_files[is_report(f->kind)]--;
 	*f->at = f->next;
 	if (f->next)
 		f->next->at = f->at;
@@ -312,8 +318,8 @@ int control_open(struct control *c, const struct control_node *n, int flags, str
 	f->is_writer = (flags & O_ACCMODE) != O_RDONLY;
 	f->is_nonblock = flags & O_NONBLOCK;
 	hfs_mutex_lock(&c->lock);
-	has_room = c->n_files < CONTROL_FILES_MAX;
-	c->n_files += has_room;
+	has_room = c->n_files[is_report(f->kind)] < CONTROL_FILES_MAX;
+	c->n_files[is_report(f->kind)] += has_room;
 	if (has_room) {
 		f->next = c->files;
 		f->at = &c->files;

@@ -13,7 +13,7 @@
  *   3. Lines are accepted one by one, whole: what was accepted before a bad line stays, nothing of or after it does.
  *   4. A hint never changes what a read of the data session returns.
  *
- * Limits: CONTROL_FILES_MAX open files, SCHED_STREAMS_MAX streams, stream names of CONTROL_NAME_MAX bytes, lines of
+ * Limits: CONTROL_FILES_MAX open files and as many more of those that only report, SCHED_STREAMS_MAX streams, stream names of CONTROL_NAME_MAX bytes, lines of
  * PARSE_LINE_MAX bytes, CONTROL_ERRORS_MAX kept errors, 64 MiB of names while one `dir/` is listed.
  *
  * Locks (ranks of cache/base/sync.h): c->lock (CONTROL_TABLE) is held for a few lines and never across a call of the

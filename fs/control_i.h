@@ -87,7 +87,7 @@ struct control {
 	struct hfs_cond cond;  /* a claim was given up, an origin call came back, a request ended, stopping */
 	struct control_stream *streams[SCHED_STREAMS_MAX];
 	uint32_t n_streams, last_serial;
-	uint32_t n_files;
+	uint32_t n_files[2]; /* [1]: of those that only report */
 	struct control_file *files;
 	struct control_req *reqs; /* under way */
 	uint64_t last_req_id;
@@ -147,10 +147,10 @@ struct control_file {
 	bool has_cursor;	    /* @seek or @done came since: then closing is no cancel */
 	struct ingest *in;	    /* owned, made at the first write */
 	/* reading; owned by whoever claimed the file */
-	char *text; /* owned: snapshot of a text file, or the part of the pending list that was made and not read */
-	size_t text_len, text_at;
-	uint64_t read_off;   /* where the next read of a list continues */
-	uint64_t next_entry; /* of the pending list */
+	char *text; /* owned: snapshot of a text file, or the part of the pending list that was made last */
+	size_t text_len;
+	uint64_t text_off;		    /* where in a list that part begins */
+	struct sched_list list_begin, list; /* as a reader at 0 found it; behind the part */
 };
 
 /* control.c */

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LIST_ENTRIES 512u /* asked of the engine in one go */
+#define LIST_ITEMS 512u		      /* asked of the engine in one go */
+#define SKIP_MAX_BYTES (16u << 20) /* made again for one read that jumps: it keeps a thread of the session that long */
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
@@ -180,61 +181,84 @@ static void print_entry(struct control *c, FILE *out, const struct sched_entry *
 	free(big);
 }
 
-/* Make the next part of the list; 0 entries: the end. */
+static void print_mark(FILE *out, const struct sched_item *i)
+{
+	static const char *const words[][2] = {
+		[SCHED_MARK_BATCH] = {"@batch", ""},
+		[SCHED_MARK_EPOCH] = {"@epoch", ""},
+		[SCHED_MARK_REPEAT] = {"@repeat", ""},
+		[SCHED_MARK_ANY] = {"@any", NULL},
+		[SCHED_MARK_ORDERED] = {"@ordered", NULL},
+		[SCHED_MARK_WINDOW_BYTES] = {"@window", ""},
+		[SCHED_MARK_WINDOW_BATCHES] = {"@window", " batches"},
+		[SCHED_MARK_SEEK] = {"@seek", ""},
+	};
+	const char *const *w = words[i->mark];
+
+	if (w[1])
+		fprintf(out, "%s %llu%s\n", w[0], (unsigned long long)i->value, w[1]);
+	else
+		fprintf(out, "%s\n", w[0]);
+}
+
+/* Make the next part of the list; 0 items: the end. */
 static int make_part(struct control_file *f, size_t *ret_n)
 {
 	struct control *c = f->c;
-	struct sched_entry entries[LIST_ENTRIES];
+	struct sched_item items[LIST_ITEMS];
 	char *text = NULL;
 	size_t len = 0;
 	FILE *out = open_memstream(&text, &len);
 
 	if (!out)
 		return -ENOMEM;
-	*ret_n = engine_stream_entries(c->h->engine, f->stream->engine_id, f->next_entry, entries, LIST_ENTRIES);
-	for (size_t i = 0; i < *ret_n; i++)
-		print_entry(c, out, &entries[i]);
-	f->next_entry += *ret_n;
+	*ret_n = engine_stream_items(c->h->engine, f->stream->engine_id, &f->list, items, LIST_ITEMS);
+	for (size_t i = 0; i < *ret_n; i++) {
+		if (items[i].is_mark)
+			print_mark(out, &items[i]);
+		else
+			print_entry(c, out, &items[i].entry);
+	}
 	if (fclose(out) != 0) {
 		free(text);
 		return -ENOMEM;
 	}
 	free(f->text);
 	f->text = text;
+	f->text_off += f->text_len;
 	f->text_len = len;
-	f->text_at = 0;
 	return 0;
 }
 
-static int begin_list(struct control_file *f)
+static void rewind_list(struct control_file *f)
 {
-	struct sched_stream_stats stats = {0};
-
-	HFS_TRY(engine_stream_stats(f->c->h->engine, f->stream->engine_id, &stats));
-	f->next_entry = stats.low;
-	f->read_off = 0;
-	f->text_len = f->text_at = 0;
-	return 0;
+	f->list = f->list_begin;
+	f->text_off = 0;
+	f->text_len = 0;
 }
 
-/* The list is made while it is read, from where the reader of the data stands: in order only, or again from 0. */
+/* The list is made while it is read, from where the reader of the data stood when its first byte was read: forwards, or anew. */
 ssize_t control_stream_read(struct control_file *f, uint64_t off, size_t size, const char **ret_data)
 {
-	size_t n = 1;
+	size_t n = 1, skipped = 0;
 
 	if (atomic_load(&f->stream->is_removed))
 		return -ECANCELED;
-	if (off == 0)
-		HFS_TRY(begin_list(f));
-	if (off != f->read_off)
-		return -ESPIPE;
-	while (f->text_at == f->text_len && n > 0)
+	if (off == 0 || !f->text) {
+		HFS_TRY(engine_stream_list(f->c->h->engine, f->stream->engine_id, &f->list_begin));
+		rewind_list(f);
+	} else if (off < f->text_off) {
+		rewind_list(f);
+	}
+	while (off >= f->text_off + f->text_len) {
+		skipped += off > f->text_off + f->text_len ? f->text_len : 0;
+		if (skipped > SKIP_MAX_BYTES)
+			return -ESPIPE;
 		HFS_TRY(make_part(f, &n));
-	n = f->text_len - f->text_at;
-	if (n > size)
-		n = size;
-	*ret_data = f->text + f->text_at;
-	f->text_at += n;
-	f->read_off += n;
-	return (ssize_t)n;
+		if (n == 0)
+			return 0;
+	}
+	*ret_data = f->text + (off - f->text_off);
+	n = (size_t)(f->text_off + f->text_len - off);
+	return (ssize_t)(n > size ? size : n);
 }

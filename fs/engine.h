@@ -82,8 +82,9 @@ void engine_stream_cancel(struct engine *e, uint32_t stream);
 int64_t engine_stream_append(struct engine *e, uint32_t stream, const struct sched_entry *entries, size_t n);
 int engine_stream_mark(struct engine *e, uint32_t stream, enum sched_mark mark, uint64_t value);
 int engine_stream_stats(struct engine *e, uint32_t stream, struct sched_stream_stats *ret);
-/* Copy up to n entries from `index` on; returns how many. */
-size_t engine_stream_entries(struct engine *e, uint32_t stream, uint64_t index, struct sched_entry *ret, size_t n);
+/* As sched_list_begin() and sched_list_next(). */
+int engine_stream_list(struct engine *e, uint32_t stream, struct sched_list *ret);
+size_t engine_stream_items(struct engine *e, uint32_t stream, struct sched_list *at, struct sched_item *ret, size_t n);
 
 /* done(arg, err) is called exactly once, from any thread, maybe inside. *ret_token identifies it for the cancel. */
 int engine_wait_batch(struct engine *e, uint32_t stream, uint64_t batch, void (*done)(void *arg, int err), void *arg,

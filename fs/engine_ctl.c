@@ -70,13 +70,18 @@ int engine_stream_stats(struct engine *e, uint32_t stream, struct sched_stream_s
 	return rc;
 }
 
-size_t engine_stream_entries(struct engine *e, uint32_t stream, uint64_t index, struct sched_entry *ret, size_t n)
+int engine_stream_list(struct engine *e, uint32_t stream, struct sched_list *ret)
 {
-	size_t k = 0;
-
 	hfs_mutex_lock(&e->lock);
-	while (k < n && sched_stream_entry(e->sched, stream, index + k, &ret[k]) == 0)
-		k++;
+	int rc = sched_list_begin(e->sched, stream, ret);
+	hfs_mutex_unlock(&e->lock);
+	return rc;
+}
+
+size_t engine_stream_items(struct engine *e, uint32_t stream, struct sched_list *at, struct sched_item *ret, size_t n)
+{
+	hfs_mutex_lock(&e->lock);
+	size_t k = sched_list_next(e->sched, stream, at, ret, n);
 	hfs_mutex_unlock(&e->lock);
 	return k;
 }

@@ -339,8 +339,9 @@ static int open_node(struct control_session *s, const struct control_node *n, st
 		return rc;
 	fi->fh = (uint64_t)(uintptr_t)*ret_f;
 	fi->direct_io = 1; /* errors come from the write itself, and reads work although st_size is 0 */
-	fi->nonseekable = n->kind == CONTROL_ORDER || n->kind == CONTROL_STREAM || n->kind == CONTROL_WAIT ||
-			  n->kind == CONTROL_RECORD;
+	/* Who only reads a list may jump (head does); lines that are written have no place but the end. */
+	fi->nonseekable = n->kind == CONTROL_WAIT || n->kind == CONTROL_RECORD ||
+			  ((n->kind == CONTROL_ORDER || n->kind == CONTROL_STREAM) && (fi->flags & O_ACCMODE) != O_RDONLY);
 	return 0;
 }
 

@@ -11,6 +11,8 @@
  */
 #include "sched/brace.h"
 
+#include "cache/base/arith.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,18 +77,18 @@ static int match_braces(struct brace *b, uint32_t len)
 	return 0;
 }
 
-/* An optional sign and digits, at most 18 of them. */
+/* An optional sign and digits; what 64 bits cannot hold is no number, as in bash. */
 static bool run_number(const char *s, uint32_t len, int64_t *ret)
 {
 	uint32_t i = len > 0 && (s[0] == '-' || s[0] == '+');
 	int64_t value = 0;
 
-	if (i == len || len - i > 18)
+	if (i == len)
 		return false;
 	for (; i < len; i++) {
-		if (s[i] < '0' || s[i] > '9')
+		if (s[i] < '0' || s[i] > '9' || __builtin_mul_overflow(value, 10, &value) ||
+		    __builtin_add_overflow(value, s[i] - '0', &value))
 			return false;
-		value = value * 10 + (s[i] - '0');
 	}
 	*ret = s[0] == '-' ? -value : value;
 	return true;
@@ -117,6 +119,7 @@ static bool parse_run(const char *s, uint32_t len, struct node *ret)
 {
 	const char *end = s + len, *dots = len <= RUN_TEXT_MAX ? find_dots(s, len) : NULL;
 	int64_t last, step = 1;
+	uint64_t span;
 
 	if (!dots)
 		return false;
@@ -137,7 +140,8 @@ static bool parse_run(const char *s, uint32_t len, struct node *ret)
 	}
 	step = step < 0 ? -step : step == 0 ? 1 : step;
 	ret->step = last < ret->first ? -step : step;
-	ret->count = (uint64_t)((last - ret->first) / ret->step) + 1;
+	span = last < ret->first ? (uint64_t)ret->first - (uint64_t)last : (uint64_t)last - (uint64_t)ret->first;
+	ret->count = hfs_min_u64(span / (uint64_t)step, UINT64_MAX - 1) + 1;
 	return true;
 }
 

@@ -246,7 +246,23 @@ struct sched_stream_stats {
 	bool is_speculating;   /* false: confidence too low, prefetch stopped */
 };
 int sched_stream_stats_get(const struct sched *s, uint32_t stream, struct sched_stream_stats *ret);
-/* Entry `index` (0-based since the last replacement, repeats not unrolled); -ENOENT past the end. */
-int sched_stream_entry(const struct sched *s, uint32_t stream, uint64_t index, struct sched_entry *ret);
+
+/*
+ * The list of a stream from where its reader is, item by item, such that writing the items again says the same order. Changes made
+ * meanwhile may show or not.
+ */
+struct sched_list { /* where it is being read; a copy goes on from there on its own */
+	uint64_t entry, seek;
+	uint32_t stage, repeat, edge, epoch, batch;
+};
+struct sched_item {
+	bool is_mark;
+	enum sched_mark mark; /* with numbers: never one of the _NEXT */
+	uint64_t value;
+	struct sched_entry entry;
+};
+int sched_list_begin(const struct sched *s, uint32_t stream, struct sched_list *ret) __attribute__((warn_unused_result));
+/* How many: fewer than n at the end only. */
+size_t sched_list_next(const struct sched *s, uint32_t stream, struct sched_list *at, struct sched_item *ret, size_t n);
 
 #endif

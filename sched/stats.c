@@ -142,10 +142,3 @@ int sched_stream_stats_get(const struct sched *s, uint32_t stream, struct sched_
 	}
 	return 0;
 }
-
-int sched_stream_entry(const struct sched *s, uint32_t stream, uint64_t index, struct sched_entry *ret)
-{
-	if (stream >= s->n_streams || !s->streams[stream].is_live)
-		return -ENOENT;
-	return sch_entry_get(&s->streams[stream], index, ret) ? 0 : -ENOENT;
-}

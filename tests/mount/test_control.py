@@ -421,6 +421,55 @@ def test_handles_have_a_limit(hfs):
     result = procs.run(["python3", "-c", script, os.path.join(hfs.ctl, "status")], timeout=30).ok()
     assert result.text.split() == ["ENFILE", "256"]
     procs.until(lambda: procs.run(["cat", os.path.join(hfs.ctl, "status")], timeout=5).rc == 0, 5, "handles are given back")
+    script += "for name in ('status', 'errors', 'README'): os.close(os.open(os.path.dirname(sys.argv[1]) + '/' + name, os.O_RDONLY))\n"
+    result = procs.run(["python3", "-c", script, os.path.join(hfs.ctl, "order")], timeout=30).ok()
+    assert result.text.split() == ["ENFILE", "256"], "and yet what is going on can be seen"
+
+
+def test_streams_have_a_limit(hfs):
+    script = ("import errno, os, sys\n"
+              "n = 1\n"
+              "try:\n"
+              "    while n < 3000: os.close(os.open(f'{sys.argv[1]}/streams/s{n}', os.O_WRONLY | os.O_CREAT)); n += 1\n"
+              "except OSError as e: print(errno.errorcode[e.errno], n)\n")
+    result = procs.run(["python3", "-c", script, hfs.ctl], timeout=50).ok()
+    assert result.text.split() == ["ENOSPC", "1024"] and "1,024 streams" in procs.run(["cat", f"{hfs.ctl}/README"], timeout=5).text
+
+
+@pytest.mark.parametrize("read", [0, 4])
+def test_what_is_read_is_the_same_order(hfs, read):
+    """Also half through it, in words that the daemon takes."""
+    text = "@window 4 batches\n@epoch 3\n@batch 0\na/f01\na/f02\n@batch 1\na/f03\n@any\na/f04\na/f05\n@ordered\na/f06\t10\t20\n"
+    put(hfs, text.encode())
+    assert "\n".join(pending(hfs)) + "\n" == text
+    put(hfs, f"@seek {read}\n".encode(), mode="ab")
+    said = pending(hfs)
+    put(hfs, ("\n".join(said) + "\n").encode(), target="streams/again")
+    assert pending(hfs, "streams/again") == said
+    assert read == 0 or said == ["@window 4 batches", "@any", "@epoch 3", "@batch 1", "a/f05", "@ordered", "a/f06\t10\t20"]
+    put(hfs, b"@repeat 3\n@seek 8\n", mode="ab")
+    said = pending(hfs)
+    assert said == [*text.split("\n")[:-1], "@repeat 3", "@seek 8"]
+    put(hfs, ("\n".join(said) + "\n").encode(), target="streams/again")
+    assert pending(hfs, "streams/again") == said and hfs.status()["stream.again.pending"] == 10
+
+
+def test_a_list_is_read_like_any_file(hfs):
+    put(hfs, "".join(f"a/f{i % 50:02}\n" for i in range(20000)).encode())
+    whole = shell(hfs, 'cat "$CTL/order"').ok().out
+    for text, said in (('head -c1 "$CTL/order"', whole[:1]), ('head -n2 "$CTL/order"', whole[:12]), ('tail -n1 "$CTL/order"', whole[-6:]),
+                       ('tail -c3 "$CTL/order"', whole[-3:]), ('head -c5 "$CTL/status"', b"versi"),
+                       ('dd if="$CTL/order" bs=6 skip=15000 count=1 status=none', whole[90000:90006])):
+        result = shell(hfs, text)
+        assert result.rc == 0 and result.out == said and result.err == b"", (text, result)
+    script = ("import os, sys; fd = os.open(sys.argv[1], os.O_RDONLY); a = os.pread(fd, 100, 60000); b = os.pread(fd, 10, 0)\n"
+              "os.lseek(fd, 60000, 0); sys.exit(not (os.read(fd, 100) == a and len(a) == 100 and os.pread(fd, 10, 120000) == b''))")
+    procs.run(["python3", "-c", script, os.path.join(hfs.ctl, "order")], timeout=20).ok()
+
+
+def test_a_pattern_beyond_all_numbers(hfs):
+    name, _ = put(hfs, b"a/f{1..9223372036854775807}\n", check=False)
+    assert name == "ENOSPC", errors(hfs)
 
 
 def test_entries_have_a_limit(hfs):

@@ -162,6 +162,12 @@ Test(brace, limits)
 	cr_assert_eq(create_rc("{1..9999999}::{1..2}", &n), -ENOSPC);
 	cr_assert_eq(create_rc("{1..999999999999999999}", &n), -ENOSPC);
 	cr_assert_eq(create_rc("{-999999999999999999..999999999999999999}", &n), -ENOSPC);
+	cr_assert_eq(create_rc("{1..9223372036854775807}", &n), -ENOSPC);
+	cr_assert_eq(create_rc("{-9223372036854775807..9223372036854775807}", &n), -ENOSPC);
+	cr_assert_eq(create_rc("{9223372036854775807..9223372036854775806}{9..1..9223372036854775807}", &n), 0);
+	cr_assert_eq(n, 2);
+	cr_assert_eq(create_rc("{1..9223372036854775808}", &n), 0); /* no number of 64 bits: ordinary bytes */
+	cr_assert_eq(n, 1);
 	cr_assert_eq(create_rc("{1..9999999999999999999999}", &n), 0); /* no number: ordinary bytes */
 	cr_assert_eq(n, 1);
 	/* as deep as a line can be: refused or literal, never a crash; 65,536 bytes in linear time */

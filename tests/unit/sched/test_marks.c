@@ -2,6 +2,7 @@
 /* Each mark changes what is fetched or evicted, and in which order, so that it can be seen. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "sched/sched_i.h"
@@ -258,8 +259,6 @@ Test(marks, repeat)
 
 Test(marks, repeats_nest)
 {
-	struct sched_entry e;
-
 	setup(64, 12);
 	add(0);
 	cr_assert_eq(mark(SCHED_MARK_REPEAT, 2), 0);
@@ -273,9 +272,6 @@ Test(marks, repeats_nest)
 		cr_assert(world_read(&w, f, seq[i] * MIB, MIB, 1));
 		cr_assert_eq(stats().low, i + 1, "visit %u", i);
 	}
-	cr_assert_eq(sched_stream_entry(w.s, st, 2, &e), 0);
-	cr_assert_eq(e.off_bytes, 2 * MIB);
-	cr_assert_eq(sched_stream_entry(w.s, st, 3, &e), -ENOENT);
 	world_close(&w);
 }
 
@@ -467,5 +463,138 @@ Test(marks, a_stream_number_given_again_begins_anew)
 	}
 	cr_assert_eq(w.origin_bytes, 64 * MIB);
 	cr_assert_eq(w.s->streams[c].n_unmatched + w.s->streams[b].n_unmatched, 0);
+	world_close(&w);
+}
+
+/* ---- the list given back ---- */
+
+/* Write what stream `from` says of itself to `to`. text: the marks as letters with numbers, entries as numbers. */
+static void say_again(uint32_t from, uint32_t to, char *text, size_t cap)
+{
+	static const char letters[] = "?b?eraowWS";
+	struct sched_list at;
+	struct sched_item i[3];
+	size_t n, len = 0;
+
+	text[0] = '\0';
+	cr_assert_eq(sched_list_begin(w.s, from, &at), 0);
+	do {
+		n = sched_list_next(w.s, from, &at, i, 3);
+		for (size_t k = 0; k < n; k++) {
+			if (i[k].is_mark)
+				cr_assert_eq(sched_stream_mark(w.s, to, i[k].mark, i[k].value, w.now_ns), 0);
+			else
+				cr_assert_eq(sched_stream_append(w.s, to, &i[k].entry, 1), 1);
+			if (i[k].is_mark)
+				len += (size_t)snprintf(text + len, cap - len, "%c%lu ", letters[i[k].mark], (unsigned long)i[k].value);
+			else
+				len += (size_t)snprintf(text + len, cap - len, "%lu ", (unsigned long)(i[k].entry.off_bytes / MIB));
+			cr_assert_lt(len, cap);
+		}
+	} while (n == 3);
+}
+
+static uint64_t label_of(const struct stream *q, uint64_t entry)
+{
+	uint64_t label = UINT64_MAX;
+
+	for (uint32_t k = 0; k < q->n_epochs && q->epochs[k].entry <= entry; k++)
+		label = q->epochs[k].label;
+	return label;
+}
+
+static uint64_t number_of(const struct stream *q, uint64_t entry)
+{
+	uint32_t b = sch_entry_batch(q, entry);
+
+	return b == SCH_NONE ? UINT64_MAX : sch_batch_number(q, b);
+}
+
+/* All that is still to be read means the same in both. */
+static void check_same(uint32_t one, uint32_t other, const char *text)
+{
+	const struct stream *a = &w.s->streams[one], *b = &w.s->streams[other];
+	uint64_t skipped = a->low_visit - b->low_visit;
+
+	cr_assert_eq(sch_visits(a) - a->low_visit, sch_visits(b) - b->low_visit, "%s", text);
+	for (uint64_t v = a->low_visit; v < sch_visits(a); v++) {
+		uint64_t x = sch_visit_entry(a, v), y = sch_visit_entry(b, v - skipped);
+		struct sched_entry ex, ey;
+
+		cr_assert(sch_entry_get(a, x, &ex) && sch_entry_get(b, y, &ey));
+		cr_assert_eq(ex.off_bytes, ey.off_bytes, "%s", text);
+		cr_assert_eq(sch_entry_is_any(a, x), sch_entry_is_any(b, y), "%s", text);
+		cr_assert_eq(number_of(a, x), number_of(b, y), "visit %lu: %s", (unsigned long)v, text);
+		cr_assert_eq(label_of(a, x), label_of(b, y), "%s", text);
+		cr_assert_eq(sch_visit_epoch(a, v) - sch_visit_epoch(a, a->low_visit),
+			     sch_visit_epoch(b, v - skipped) - sch_visit_epoch(b, b->low_visit), "%s", text);
+	}
+	cr_assert(a->low_visit == sch_visits(a) ||
+		  (a->window_bytes == b->window_bytes && a->window_batches == b->window_batches));
+}
+
+Test(marks, the_list_given_back)
+{
+	char text[4096];
+	uint32_t other;
+
+	setup(64, 12);
+	cr_assert_eq(sched_stream_create(w.s, &other), 0);
+	cr_assert_eq(mark(SCHED_MARK_WINDOW_BATCHES, 4), 0);
+	cr_assert_eq(mark(SCHED_MARK_EPOCH, 7), 0);
+	cr_assert_eq(mark(SCHED_MARK_BATCH_NEXT, 0), 0);
+	add_all(0, 2);
+	cr_assert_eq(mark(SCHED_MARK_BATCH_NEXT, 0), 0);
+	add(2);
+	cr_assert_eq(mark(SCHED_MARK_ANY, 0), 0);
+	add_all(3, 5);
+	cr_assert_eq(mark(SCHED_MARK_ORDERED, 0), 0);
+	add(5);
+	say_again(st, other, text, sizeof(text));
+	cr_assert_str_eq(text, "W4 e7 b0 0 1 b1 2 a0 3 4 o0 5 ");
+	check_same(st, other, text);
+	cr_assert_eq(mark(SCHED_MARK_SEEK, 4), 0);
+	sched_stream_replace(w.s, other);
+	say_again(st, other, text, sizeof(text));
+	cr_assert_str_eq(text, "W4 a0 e7 b1 4 o0 5 ");
+	check_same(st, other, text);
+	cr_assert_eq(mark(SCHED_MARK_REPEAT, 3), 0);
+	cr_assert_eq(mark(SCHED_MARK_SEEK, 10), 0);
+	sched_stream_replace(w.s, other);
+	say_again(st, other, text, sizeof(text));
+	cr_assert_str_eq(text, "W4 e7 b0 0 1 b1 2 a0 3 4 o0 5 r3 S10 ");
+	check_same(st, other, text);
+	world_close(&w);
+}
+
+Test(marks, any_list_given_back)
+{
+	static const enum sched_mark kinds[] = {SCHED_MARK_BATCH_NEXT, SCHED_MARK_BATCH, SCHED_MARK_EPOCH_NEXT, SCHED_MARK_EPOCH,
+						SCHED_MARK_ANY, SCHED_MARK_ORDERED, SCHED_MARK_WINDOW_BYTES, SCHED_MARK_REPEAT};
+	uint64_t seed = 1;
+	char text[8192];
+	uint32_t other;
+
+	setup(64, 60);
+	cr_assert_eq(sched_stream_create(w.s, &other), 0);
+	for (unsigned round = 0; round < 400; round++) {
+		unsigned n_repeats = 0;
+
+		sched_stream_replace(w.s, st);
+		sched_stream_replace(w.s, other);
+		for (unsigned k = 0; k < 40; k++) {
+			seed = seed * 6364136223846793005u + 1442695040888963407u;
+			unsigned draw = (unsigned)(seed >> 33), kind = draw / 16 % 8;
+
+			if (draw % 2)
+				add(draw / 2 % 60);
+			else if (kinds[kind] != SCHED_MARK_REPEAT || (round % 2 && n_repeats++ < 2))
+				cr_assert_eq(mark(kinds[kind], 2 + draw / 128 % 3), 0);
+		}
+		uint64_t visits = sch_visits(&w.s->streams[st]);
+		cr_assert_eq(mark(SCHED_MARK_SEEK, (seed >> 40) % (visits + 1)), 0);
+		say_again(st, other, text, sizeof(text));
+		check_same(st, other, text);
+	}
 	world_close(&w);
 }

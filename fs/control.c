@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RECORD_LEFT_MS 1000u /* a reader of record has so long for what is left at the end; it looks every few ms */
+#define RECORD_LOOK_MS 5u
 #define RECORD_POLL_MS 50u /* the engine has no wake-up for it; a person reading along does not notice */
 
 static const struct {
@@ -84,13 +86,37 @@ void control_destroy(struct control *c)
 
 /* A wait or a read of record, still linked: NULL when there is none. The waits are withdrawn from the engine. */
 static struct control_req *next_parked(struct control *c);
+static bool record_try(struct control_req *r);
+
+static bool has_unread_record_locked(const struct control *c)
+{
+	for (const struct control_file *f = c->files; f; f = f->next)
+		if (f->record && f->refs > 0 && engine_record_has_more(f->record))
+			return true;
+	return false;
+}
+
+/* The mount has ended: who records it gets the last of it too. The session and the poller are still at work. */
+static void let_records_end(struct control *c)
+{
+	uint64_t until_ns = hfs_now_ns() + RECORD_LEFT_MS * HFS_NS_PER_MS;
+
+	engine_record_settle(c->h->engine);
+	hfs_mutex_lock(&c->lock);
+	while (has_unread_record_locked(c) && hfs_now_ns() < until_ns)
+		(void)hfs_cond_wait_until(&c->cond, &c->lock, hfs_now_ns() + RECORD_LOOK_MS * HFS_NS_PER_MS);
+	hfs_mutex_unlock(&c->lock);
+}
 
 bool control_shutdown(struct control *c, unsigned wait_ms)
 {
-	uint64_t deadline = hfs_now_ns() + wait_ms * HFS_NS_PER_MS;
 	struct control_req *r;
+	uint64_t deadline;
 	bool is_quiet;
 
+	if (!atomic_load(&c->is_stopping) && c->h->engine)
+		let_records_end(c);
+	deadline = hfs_now_ns() + wait_ms * HFS_NS_PER_MS;
 	hfs_mutex_lock(&c->lock);
 	atomic_store(&c->is_stopping, true);
 	hfs_cond_broadcast(&c->cond);
@@ -100,7 +126,8 @@ bool control_shutdown(struct control *c, unsigned wait_ms)
 		c->has_poller = false;
 	}
 	while ((r = next_parked(c)) != NULL)
-		control_req_end(c, r, -ESHUTDOWN, NULL);
+		if (r->i.job != JOB_RECORD || !record_try(r))
+			control_req_end(c, r, -ESHUTDOWN, NULL);
 	hfs_mutex_lock(&c->lock);
 	while ((c->reqs || c->n_jobs > 0) && hfs_cond_wait_until(&c->cond, &c->lock, deadline))
 		;
@@ -281,6 +308,17 @@ static int open_stream(struct control *c, const struct control_node *n, struct c
 	return f->stream ? 0 : -ENOENT;
 }
 
+static int open_record(struct control *c, struct control_file *f)
+{
+	struct engine_record *record;
+
+	HFS_TRY(engine_record_open(c->h->engine, &record));
+	hfs_mutex_lock(&c->lock); /* the shutdown may be looking at all files */
+	f->record = record;
+	hfs_mutex_unlock(&c->lock);
+	return 0;
+}
+
 static int open_kind(struct control *c, const struct control_node *n, int flags, struct control_file *f)
 {
 	switch (n->kind) {
@@ -289,7 +327,7 @@ static int open_kind(struct control *c, const struct control_node *n, int flags,
 		f->is_trunc = f->is_writer && (flags & O_TRUNC);
 		return open_stream(c, n, f);
 	case CONTROL_RECORD:
-		return engine_record_open(c->h->engine, &f->record);
+		return open_record(c, f);
 	case CONTROL_ERRORS:
 		if (f->is_writer && (flags & O_TRUNC))
 			control_errors_clear(&c->errors);

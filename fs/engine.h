@@ -108,6 +108,10 @@ struct engine_record;
 int engine_record_open(struct engine *e, struct engine_record **ret);
 /* Bytes copied; 0: nothing new (poll again); blocks never. */
 size_t engine_record_read(struct engine_record *r, char *buf, size_t cap);
+/* Is there something that this reader has not read? */
+bool engine_record_has_more(struct engine_record *r);
+/* All reads that were answered are in the record. */
+void engine_record_settle(struct engine *e);
 void engine_record_close(struct engine_record *r);
 
 #endif

@@ -98,6 +98,26 @@ size_t engine_record_read(struct engine_record *r, char *buf, size_t cap)
 	return n;
 }
 
+bool engine_record_has_more(struct engine_record *r)
+{
+	bool has_more;
+
+	hfs_mutex_lock(&r->e->record_lock);
+	has_more = r->at < r->e->record_end;
+	hfs_mutex_unlock(&r->e->record_lock);
+	return has_more;
+}
+
+void engine_record_settle(struct engine *e)
+{
+	struct wait *done = NULL;
+
+	engine_enter(e);
+	engine_feed_locked(e, &done);
+	engine_leave(e);
+	engine_calls(e, done);
+}
+
 void engine_record_close(struct engine_record *r)
 {
 	if (!r)

@@ -85,15 +85,6 @@ def entries(path):
     return [(os.fsdecode(r[0]), int(r[1]), int(r[2])) for r in rows]
 
 
-def taken(recorder):
-    """Bytes that it has read of .ctl/record: where its descriptor stands."""
-    for fd in os.listdir(f"/proc/{recorder.pid}/fd"):
-        if os.readlink(f"/proc/{recorder.pid}/fd/{fd}").endswith("/record"):
-            with open(f"/proc/{recorder.pid}/fdinfo/{fd}") as f:
-                return int(f.readline().split()[1])
-    return 0
-
-
 def ended(recorder, how=signal.SIGINT):
     recorder.signal(how)
     return recorder.wait(10).ok()
@@ -214,11 +205,34 @@ def test_it_ends_when_the_mount_goes(bench, mount, origin):
     recorder = bench.recorder(hfs, "--epoch")
     names = order_of(1)[:10]
     bench.read(hfs.path, names)
-    procs.until(lambda: taken(recorder) >= sum(len(f"{n}\t0\t{CHUNK}\n") for n in names), 10, "all is in the recorder's hands")
     hfs.stop()
     result = recorder.wait(10).ok()
     assert b"may be a part of one" in result.err
     assert [e[0] for e in entries(recorder.path)] == names
+
+
+def test_the_last_reads_are_recorded_when_the_mount_goes(bench, mount, origin, child):
+    """A recorder that was not at work when they came, one that waits in its read and one that takes a few bytes at a time."""
+    hfs = mount(origin, chunk=str(CHUNK))
+    recorder = bench.recorder(hfs)
+    record = os.path.join(hfs.ctl, "record")
+    waiting = child(["cat", record])
+    slow_one = child(["dd", f"if={record}", "bs=7", "status=none"])
+    procs.until(lambda: all(any("/record" in p for p in procs.open_files(r.pid)) for r in (waiting, slow_one)), 10, "all have it open")
+    names = order_of(1)[:100]
+    for one in (recorder, slow_one):
+        one.signal(signal.SIGSTOP)
+    bench.read(hfs.path, names)
+    unmount = child(["umount", hfs.path])
+    procs.until(lambda: b"unmounted from outside" in hfs.log(), 10, "the mount has gone")
+    for one in (recorder, slow_one):
+        one.signal(signal.SIGCONT)
+    unmount.wait(10).ok()
+    hfs.wait_end()
+    recorder.wait(10).ok()
+    lines = "".join(f"{n}\t0\t{CHUNK}\n" for n in names).encode()
+    assert content(recorder.path) == b"@epoch 0\n" + lines
+    assert waiting.wait(10).out == lines and slow_one.wait(10).out == lines
 
 
 def test_standard_output_progress_and_trouble(bench, mount, origin, tmp, child):

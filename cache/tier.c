@@ -377,6 +377,8 @@ void tier_stats_get(struct tier *t, struct tier_stats *ret)
 	ret->bytes = t->used_bytes + t->base_bytes + t->trash_bytes - hfs_min_u64(t->base_bytes, 2 * TIER_BLOCK);
 	ret->inodes = t->used_inodes + 7;
 	ret->size_bytes = t->cfg.size_bytes;
+	ret->room_bytes = t->room_bytes > 0 ? (uint64_t)t->room_bytes : 0;
+	ret->room_inodes = t->room_inodes > 0 ? (uint64_t)t->room_inodes : 0;
 	ret->index_bytes = tier_index_bytes(t);
 	ret->unsynced_bytes = t->dirty_bytes;
 	ret->queued = t->n_admissions;

@@ -190,6 +190,7 @@ struct tier_stats {
 	enum tier_state state;
 	enum tier_cause cause;			/* of state READONLY, OFF */
 	uint64_t bytes, inodes, size_bytes;	/* as du counts */
+	uint64_t room_bytes, room_inodes;	/* that the file system has above the reserve, as last looked at */
 	uint64_t files_big, files_small, chunks; /* chunks: of big files */
 	uint64_t index_bytes;			/* memory of the index */
 	uint64_t hits, hit_bytes, misses;

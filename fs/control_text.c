@@ -226,6 +226,10 @@ static void print_tier(struct control *c, const struct figures *f, FILE *out)
 		(double)origin * one);
 	if (!engine_tier(c->h->engine))
 		return;
+	fputs("tier_dir ", out);
+	print_word(out, c->h->opts.cache_dir, false);
+	fprintf(out, "\ntier_free_pct %u\ntier_room_bytes " U64 "tier_room_inodes " U64, c->h->opts.cache_free_pct, t->room_bytes,
+		t->room_inodes);
 	fprintf(out, "tier_cause %s\ntier_size_bytes " U64 "tier_files_big " U64 "tier_files_small " U64 "tier_chunks " U64
 		"tier_index_bytes " U64, tier_cause_name(t->cause), t->size_bytes, t->files_big, t->files_small, t->chunks, t->index_bytes);
 	fprintf(out, "tier_hits " U64 "tier_misses " U64 "tier_admitted_bytes " U64 "tier_skipped_queue " U64 "tier_skipped_full " U64

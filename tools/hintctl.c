@@ -250,7 +250,7 @@ static int run_verb(const struct verb *v, struct args *a)
 		return EXIT_SUCCESS;
 	}
 	if (a->n_words > v->words_max) {
-		hfs_say(stderr, "usage: hintctl %s\n", v->usage);
+		hfs_say(stderr, "hintctl %s: %s is one word too many; usage: hintctl %s\n", v->name, a->words[v->words_max], v->usage);
 		return EXIT_USAGE;
 	}
 	rc = mounts_read(&m, false);

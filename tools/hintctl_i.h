@@ -60,6 +60,21 @@ char *ctl_path(const struct mount_row *m, const char *name);
 /* Whole file, read by a child that is given up after timeout_ms. malloc'd and NUL-terminated, or NULL and *ret_err. */
 char *bounded_read(const char *path, unsigned timeout_ms, int *ret_err);
 
+/* The daemon's figures. */
+struct pair {
+	char *key, *value; /* into the text */
+};
+struct status {
+	char *text;	    /* owned */
+	struct pair *pairs; /* owned */
+	size_t n;
+};
+int status_read(const struct mount_row *m, unsigned timeout_ms, struct status *ret) __attribute__((warn_unused_result));
+void status_finish(struct status *s);
+const char *status_text(const struct status *s, const char *key); /* "0": it has no such figure */
+double status_number(const struct status *s, const char *key);
+const char *status_explain(int err); /* of status_read() */
+
 /* 1,234,567 and 1.2 GiB into a buffer of at least 32 bytes; returns buf. */
 char *format_count(char *buf, uint64_t n);
 char *format_bytes(char *buf, double bytes);

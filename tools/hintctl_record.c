@@ -404,7 +404,11 @@ static int finish(struct recorder *r, int rc, const char *file)
 	if (r->lost)
 		hfs_say(stderr, "hintctl: %llu bytes of lines came faster than they were taken; a comment says where\n",
 			(unsigned long long)r->lost);
-	if (r->is_one_epoch && !r->is_over)
+	if (r->reads == 0)
+		hfs_say(stderr,
+			"hintctl: nothing was read that the daemon saw. What the kernel's page cache has is read without it: begin with a fresh "
+			"mount, or drop the page cache (as root: echo 1 > /proc/sys/vm/drop_caches)\n");
+	else if (r->is_one_epoch && !r->is_over)
 		hfs_say(stderr, "hintctl: ended before an epoch came round again: the record may be a part of one\n");
 	return EXIT_SUCCESS;
 }

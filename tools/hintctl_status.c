@@ -12,19 +12,9 @@
 #define READ_MS 5000u
 #define SHOWN_MAX_BYTES (4 * PATH_MAX + 8) /* a name, escaped */
 
-struct pair {
-	char *key, *value; /* into the text */
-};
-
-struct status {
-	char *text;	    /* owned */
-	struct pair *pairs; /* owned */
-	size_t n;
-};
-
 /* ---- reading -------------------------------------------------------------------------------------------- */
 
-static int status_read(const struct mount_row *m, unsigned timeout_ms, struct status *ret)
+int status_read(const struct mount_row *m, unsigned timeout_ms, struct status *ret)
 {
 	struct status s = {0};
 	char *path = ctl_path(m, "status"), *save, *line;
@@ -53,13 +43,13 @@ static int status_read(const struct mount_row *m, unsigned timeout_ms, struct st
 	return 0;
 }
 
-static void status_finish(struct status *s)
+void status_finish(struct status *s)
 {
 	free(s->pairs);
 	free(s->text);
 }
 
-static const char *text_of(const struct status *s, const char *key)
+const char *status_text(const struct status *s, const char *key)
 {
 	for (size_t i = 0; i < s->n; i++)
 		if (strcmp(s->pairs[i].key, key) == 0)
@@ -67,12 +57,12 @@ static const char *text_of(const struct status *s, const char *key)
 	return "0";
 }
 
-static double number_of(const struct status *s, const char *key)
+double status_number(const struct status *s, const char *key)
 {
-	return strtod(text_of(s, key), NULL);
+	return strtod(status_text(s, key), NULL);
 }
 
-static const char *explain(int err)
+const char *status_explain(int err)
 {
 	switch (err) {
 	case -ENOTCONN:
@@ -114,7 +104,7 @@ int verb_list(const struct mounts *m)
 		int err = status_read(&m->rows[i], 2000, &s);
 
 		if (err == 0)
-			snprintf(state, sizeof(state), "up %.0f s", number_of(&s, "uptime_s"));
+			snprintf(state, sizeof(state), "up %.0f s", status_number(&s, "uptime_s"));
 		else
 			snprintf(state, sizeof(state), "%s",
 				 err == -ENOTCONN || err == -ECONNABORTED ? "dead"
@@ -284,43 +274,46 @@ static void print_origin(const struct status *s)
 	char a[32], b[32], c[32], d[32];
 
 	printf("  origin     %s in %s reads, %s errors; %s/s, latency %.2f ms\n",
-	       format_bytes(a, number_of(s, "origin_bytes")), format_count(b, (uint64_t)number_of(s, "origin_reads")),
-	       format_count(c, (uint64_t)number_of(s, "origin_errors")),
-	       format_bytes(d, number_of(s, "origin_bytes_per_s")), number_of(s, "origin_latency_s") * 1e3);
-	if (number_of(s, "oldest_fetch_s") > 1)
+	       format_bytes(a, status_number(s, "origin_bytes")), format_count(b, (uint64_t)status_number(s, "origin_reads")),
+	       format_count(c, (uint64_t)status_number(s, "origin_errors")),
+	       format_bytes(d, status_number(s, "origin_bytes_per_s")), status_number(s, "origin_latency_s") * 1e3);
+	if (status_number(s, "oldest_fetch_s") > 1)
 		printf("             a read has been waiting for the origin for %.0f s\n",
-		       number_of(s, "oldest_fetch_s"));
-	printf("  readers    needed %s, %s misses, stalled %.2f s\n", format_bytes(a, number_of(s, "needed_bytes")),
-	       format_count(b, (uint64_t)number_of(s, "demand_misses")), number_of(s, "stall_s"));
-	printf("  prefetch   %s; useful %s, late %s, wasted %s\n", text_of(s, "prefetch"),
-	       format_bytes(a, number_of(s, "prefetch_useful_bytes")),
-	       format_bytes(b, number_of(s, "prefetch_late_bytes")),
-	       format_bytes(c, number_of(s, "prefetch_wasted_bytes")));
+		       status_number(s, "oldest_fetch_s"));
+	printf("  readers    needed %s, %s misses, stalled %.2f s\n", format_bytes(a, status_number(s, "needed_bytes")),
+	       format_count(b, (uint64_t)status_number(s, "demand_misses")), status_number(s, "stall_s"));
+	printf("  prefetch   %s; useful %s, late %s, wasted %s\n", status_text(s, "prefetch"),
+	       format_bytes(a, status_number(s, "prefetch_useful_bytes")),
+	       format_bytes(b, status_number(s, "prefetch_late_bytes")),
+	       format_bytes(c, status_number(s, "prefetch_wasted_bytes")));
 }
 
 static void print_tier(const struct status *s)
 {
 	static const char *const causes[] = {"io_error", "no_space", "quota", "read_only", "hang", "gone"};
-	const char *cause = text_of(s, "tier_cause");
+	const char *cause = status_text(s, "tier_cause");
 	char a[32], b[32], c[32], key[64];
 
 	printf("  came from  memory %.1f %%, disk tier %.1f %%, origin %.1f %% (what the kernel's page cache answers is not seen)\n",
-	       100 * number_of(s, "share_slots"), 100 * number_of(s, "share_disk"), 100 * number_of(s, "share_origin"));
-	if (number_of(s, "tier_size_bytes") == 0) {
+	       100 * status_number(s, "share_slots"), 100 * status_number(s, "share_disk"), 100 * status_number(s, "share_origin"));
+	if (status_number(s, "tier_size_bytes") == 0) {
 		printf("  disk tier  none\n");
 		return;
 	}
-	printf("  disk tier  %s%s%s; %s of %s, %s inodes; %s served, %s bad\n", text_of(s, "tier_state"),
+	printf("  disk tier  %s%s%s; %s of %s, %s inodes; %s served, %s bad\n", status_text(s, "tier_state"),
 	       strcmp(cause, "none") == 0 ? "" : " because of ", strcmp(cause, "none") == 0 ? "" : cause,
-	       format_bytes(a, number_of(s, "tier_bytes")), format_bytes(b, number_of(s, "tier_size_bytes")), text_of(s, "tier_inodes"),
-	       format_bytes(c, number_of(s, "tier_hit_bytes")), text_of(s, "tier_bad"));
-	if (number_of(s, "tier_bypass") == 0)
+	       format_bytes(a, status_number(s, "tier_bytes")), format_bytes(b, status_number(s, "tier_size_bytes")), status_text(s, "tier_inodes"),
+	       format_bytes(c, status_number(s, "tier_hit_bytes")), status_text(s, "tier_bad"));
+	if (status_number(s, "tier_skipped_full") > 0)
+		printf("             %s times no room for more: cache-size=, or %s left above what cache-free= keeps free\n",
+		       format_count(a, (uint64_t)status_number(s, "tier_skipped_full")), format_bytes(b, status_number(s, "tier_room_bytes")));
+	if (status_number(s, "tier_bypass") == 0)
 		return;
-	printf("             passed by %s times:", format_count(a, (uint64_t)number_of(s, "tier_bypass")));
+	printf("             passed by %s times:", format_count(a, (uint64_t)status_number(s, "tier_bypass")));
 	for (size_t i = 0; i < sizeof(causes) / sizeof(causes[0]); i++) {
 		snprintf(key, sizeof(key), "tier_bypass_%s", causes[i]);
-		if (number_of(s, key) > 0)
-			printf(" %s %s", causes[i], format_count(a, (uint64_t)number_of(s, key)));
+		if (status_number(s, key) > 0)
+			printf(" %s %s", causes[i], format_count(a, (uint64_t)status_number(s, key)));
 	}
 	printf("\n");
 }
@@ -329,24 +322,25 @@ static void print_memory(const struct status *s)
 {
 	char a[32], b[32], c[32], d[32], e[32];
 
-	printf("  memory     %s of %s slots of %s used, %s pinned; %s in flight; resident %s\n",
-	       format_count(a, (uint64_t)number_of(s, "slots_used")),
-	       format_count(b, (uint64_t)number_of(s, "slots_total")), format_bytes(c, number_of(s, "chunk_bytes")),
-	       text_of(s, "slots_pinned"), format_bytes(d, number_of(s, "inflight_bytes")),
-	       format_bytes(e, number_of(s, "rss_bytes")));
+	printf("  memory     %s of %s slots of %s used, %s pinned; %s in flight; process %s (all slots are\n"
+	       "             taken from the system at the start)\n",
+	       format_count(a, (uint64_t)status_number(s, "slots_used")),
+	       format_count(b, (uint64_t)status_number(s, "slots_total")), format_bytes(c, status_number(s, "chunk_bytes")),
+	       status_text(s, "slots_pinned"), format_bytes(d, status_number(s, "inflight_bytes")),
+	       format_bytes(e, status_number(s, "rss_bytes")));
 	print_tier(s);
-	printf("  trouble    %s stale, %s late metadata\n", text_of(s, "stale"), text_of(s, "late_metadata"));
+	printf("  trouble    %s stale, %s late metadata\n", status_text(s, "stale"), status_text(s, "late_metadata"));
 	printf("  order      %s streams, %s entries pending, %s missing; %s lines taken, %s rejected%s\n",
-	       text_of(s, "streams"), format_count(a, (uint64_t)number_of(s, "pending_entries")),
-	       format_count(b, (uint64_t)number_of(s, "missing_entries")),
-	       format_count(c, (uint64_t)number_of(s, "control_lines")),
-	       format_count(d, (uint64_t)number_of(s, "control_rejected")),
-	       number_of(s, "control_rejected") > 0 ? " (why: .ctl/errors)" : "");
-	if (number_of(s, "bound_s") > 0)
-		printf("  to come    at least %.1f s for what the orders name\n", number_of(s, "bound_s"));
-	if (number_of(s, "bound_bytes") > 0)
-		printf("  so far     %.2f x the least bytes from the origin (%s), %.2f x the least time (%.1f s)\n", number_of(s, "bound_ratio"),
-		       format_bytes(a, number_of(s, "bound_bytes")), number_of(s, "time_ratio"), number_of(s, "bound_time_s"));
+	       status_text(s, "streams"), format_count(a, (uint64_t)status_number(s, "pending_entries")),
+	       format_count(b, (uint64_t)status_number(s, "missing_entries")),
+	       format_count(c, (uint64_t)status_number(s, "control_lines")),
+	       format_count(d, (uint64_t)status_number(s, "control_rejected")),
+	       status_number(s, "control_rejected") > 0 ? " (why: .ctl/errors)" : "");
+	if (status_number(s, "bound_s") > 0)
+		printf("  to come    at least %.1f s for what the orders name\n", status_number(s, "bound_s"));
+	if (status_number(s, "bound_bytes") > 0)
+		printf("  so far     %.2f x the least bytes from the origin (%s), %.2f x the least time (%.1f s)\n", status_number(s, "bound_ratio"),
+		       format_bytes(a, status_number(s, "bound_bytes")), status_number(s, "time_ratio"), status_number(s, "bound_time_s"));
 }
 
 static const char *stream_text(const struct status *s, const char *name, size_t len, const char *key)
@@ -354,7 +348,7 @@ static const char *stream_text(const struct status *s, const char *name, size_t 
 	char full[1024];
 
 	snprintf(full, sizeof(full), "stream.%.*s.%s", (int)len, name, key);
-	return text_of(s, full);
+	return status_text(s, full);
 }
 
 static void print_stream_rows(const struct status *s)
@@ -392,14 +386,14 @@ int verb_status(const struct mount_row *m, bool is_json)
 	int err = status_read(m, READ_MS, &s);
 
 	if (err < 0) {
-		hfs_say(stderr, "hintctl: %s: %s\n", m->mountpoint, explain(err));
+		hfs_say(stderr, "hintctl: %s: %s\n", m->mountpoint, status_explain(err));
 		return EXIT_FAILED;
 	}
 	if (is_json) {
 		print_json(&s);
 	} else {
 		printf("%s on %s: hintfs %s, up %.0f s, %s\n", printable(source, m->source), printable(shown, m->mountpoint),
-		       text_of(&s, "version"), number_of(&s, "uptime_s"), text_of(&s, "mode"));
+		       status_text(&s, "version"), status_number(&s, "uptime_s"), status_text(&s, "mode"));
 		print_origin(&s);
 		print_memory(&s);
 		print_stream_rows(&s);

@@ -234,14 +234,13 @@ static bool is_hintfs(long pid)
 /* A descriptor of the process that says it serves the mount; -1: it does not say, or it lives where we do not see it. */
 static int open_daemon(const struct mount_row *m, long *ret_pid)
 {
-	char *path = ctl_path(m, "status"), *text, *at;
-	int err;
+	struct status s;
 
-	text = path ? bounded_read(path, ANSWER_MS, &err) : NULL;
-	at = text ? strstr(text, "\npid ") : NULL;
-	*ret_pid = at ? strtol(at + 5, NULL, 10) : 0;
-	free(text);
-	free(path);
+	*ret_pid = 0;
+	if (status_read(m, ANSWER_MS, &s) == 0) {
+		*ret_pid = (long)status_number(&s, "pid");
+		status_finish(&s);
+	}
 	return *ret_pid > 0 && is_hintfs(*ret_pid) ? (int)syscall(SYS_pidfd_open, *ret_pid, 0) : -1;
 }
 

@@ -55,7 +55,7 @@ static const char *why_not(int err)
 {
 	switch (err) {
 	case -ENODEV:
-		return "it has no disk tier (cache-dir=)";
+		return "it has no disk tier to check: it was mounted without cache-dir=";
 	case -EIO:
 		return "its disk tier cannot be read now; hintctl status says why";
 	case -ENOENT:
@@ -169,6 +169,13 @@ int verb_verify(const struct mounts *m, const char *arg)
 
 	if (arg && !mounts_has(m, arg) && is_cache_dir(arg))
 		return verify_dir(arg);
+	if (arg && !mounts_has(m, arg)) {
+		hfs_say(stderr,
+			"hintctl: %s: neither the mountpoint of a hintfs (hintctl list shows those) nor a hintfs cache (what a mount has as "
+			"cache-dir=)\n",
+			arg);
+		return EXIT_FAILED;
+	}
 	row = mounts_find(m, arg);
 	return row ? verify_mount(row) : EXIT_FAILED;
 }

@@ -29,6 +29,7 @@
 #define KEPT_NAME "user.hintfs.kept_bytes"
 #define PASSES_IDLE_MAX 3 /* without a byte more, one second apart */
 #define EXIT_INTERRUPTED 130
+#define ANSWER_MS 5000u
 
 struct target {
 	char *path; /* owned; absolute */
@@ -344,6 +345,35 @@ static int run(struct warm *w)
 												: EXIT_SUCCESS;
 }
 
+/* Why the rest is not kept: its state, the file system that it lies on, or the budget. */
+static void say_why(const struct warm *w, uint64_t missing)
+{
+	struct status s;
+	const char *dir;
+	double budget;
+	char a[32], b[32];
+
+	if (status_read(w->row, ANSWER_MS, &s) < 0)
+		return;
+	dir = status_text(&s, "tier_dir");
+	budget = status_number(&s, "tier_size_bytes") - status_number(&s, "tier_bytes");
+	if (strcmp(status_text(&s, "tier_state"), "on") != 0)
+		hfs_say(stderr, "hintctl: %s: the disk tier in %s is %s because of %s\n", w->row->mountpoint, dir, status_text(&s, "tier_state"),
+			status_text(&s, "tier_cause"));
+	else if (status_number(&s, "tier_room_inodes") < 1)
+		hfs_say(stderr, "hintctl: %s: the file system of %s has no inodes left above the %s %% that cache-free= keeps free\n",
+			w->row->mountpoint, dir, status_text(&s, "tier_free_pct"));
+	else if (status_number(&s, "tier_room_bytes") < (double)missing && status_number(&s, "tier_room_bytes") < budget)
+		hfs_say(stderr,
+			"hintctl: %s: the file system of %s has %s left above the %s %% that cache-free= keeps free: make room there, or "
+			"give a smaller cache-free=\n",
+			w->row->mountpoint, dir, format_bytes(a, status_number(&s, "tier_room_bytes")), status_text(&s, "tier_free_pct"));
+	else
+		hfs_say(stderr, "hintctl: %s: cache-size=, %s, is used up but for %s: give more, or warm less\n", w->row->mountpoint,
+			format_bytes(a, status_number(&s, "tier_size_bytes")), format_bytes(b, budget > 0 ? budget : 0));
+	status_finish(&s);
+}
+
 static void say_end(const struct warm *w, int rc)
 {
 	uint64_t kept = atomic_load(&w->kept), n_whole = 0;
@@ -354,9 +384,26 @@ static void say_end(const struct warm *w, int rc)
 	printf("%s: %s of %s kept, %s of %s files wholly; %s/s%s\n", w->row->mountpoint, format_bytes(a, (double)kept),
 	       format_bytes(b, (double)w->total), format_count(c, n_whole), format_count(d, w->n),
 	       format_bytes(e, bar_rate(&w->bar, kept)),
-	       rc == EXIT_INTERRUPTED  ? "; interrupted: the same command goes on from here"
-	       : kept < w->total       ? "; the rest found no room: is cache-size large enough? (hintctl status)"
-				       : "");
+	       rc == EXIT_INTERRUPTED ? "; interrupted: the same command goes on from here"
+	       : kept < w->total      ? "; the rest found no room"
+				      : "");
+	if (rc != EXIT_INTERRUPTED && kept < w->total) {
+		fflush(stdout);
+		say_why(w, w->total - kept);
+	}
+}
+
+static void say_no_tier(const struct mount_row *row, const char *path)
+{
+	size_t len = strlen(row->mountpoint);
+
+	if (strncmp(path, row->mountpoint, len) != 0 || (path[len] != '/' && path[len] != '\0'))
+		hfs_say(stderr, "hintctl: %s: not below %s: give paths relative to the mount, or its own\n", path, row->mountpoint);
+	else
+		hfs_say(stderr,
+			"hintctl: %s: it has no disk tier to fill: mount it with cache-dir=DIR,cache-size=SIZE (what is read without one stays "
+			"in memory while there is room)\n",
+			row->mountpoint);
 }
 
 int verb_warm(const struct mount_row *row, const char *order, const char *const *paths, int n_paths)
@@ -376,7 +423,7 @@ int verb_warm(const struct mount_row *row, const char *order, const char *const 
 	if (err < 0)
 		hfs_say(stderr, "hintctl: %s: %s\n", order ? order : row->mountpoint, strerror(-err));
 	else if (w.n > 0 && kept_of(w.targets[0].path, &kept) < 0)
-		hfs_say(stderr, "hintctl: %s: it has no disk tier (cache-dir=), or the path is not below it\n", row->mountpoint);
+		say_no_tier(row, w.targets[0].path);
 	else
 		say_end(&w, rc = run(&w));
 	forget_all(&w);

@@ -39,7 +39,8 @@ def test_help_teaches_and_mistakes_are_met():
     assert "HINTFS_CTL" in text
     assert ctl("status", "--help").ok().text.startswith("usage: hintctl status")
     for args, said in ((["statsu"], b"did you mean status?"), (["doctor"], b"not in this version"), (["--bogus"], b"--help"),
-                       (["status", "a", "b"], b"usage: hintctl status"), (["order"], b"FILE"), ([], b"usage")):
+                       (["status", "a", "b"], b"b is one word too many; usage: hintctl status"),
+                       (["list", "x"], b"x is one word too many"), (["order"], b"FILE"), ([], b"usage")):
         result = ctl(*args)
         assert result.rc == 2 and said in result.err, (args, result.rc, result.err)
 
@@ -77,6 +78,7 @@ def test_status_json_has_the_same_keys(hfs):
 
 def test_status_table(hfs):
     text = ctl("status", hfs.path).ok().text
+    assert "all slots are\n             taken from the system at the start" in text, "why the process is larger than the slots in use"
     for word in ("origin", "readers", "prefetch", "memory", "MiB", "STREAM", "default"):
         assert word in text
 

@@ -116,8 +116,24 @@ def test_warm_of_more_than_there_is_room_for(start, origin):
     hfs = start(size="16M")
     result = ctl("warm", hfs.path)
     assert result.rc == 1 and b"no room" in result.out, (result.rc, result.out, result.err)
+    assert b"cache-size=, 16.0 MiB, is used up but for" in result.err, result.err
     assert ctl("warm", hfs.path, "nosuch").rc == 1
     read_all(hfs)
+
+
+def test_warm_on_a_file_system_that_is_full(mount, origin, tmp):
+    """It is not cache-size that is too small."""
+    disk = os.path.join(tmp, "disk")
+    os.mkdir(disk)
+    procs.run(["mount", "-t", "tmpfs", "-o", "size=12M,mode=700", "none", disk], check=True)
+    hfs = mount(origin, memory="16M", cache_dir=os.path.join(disk, "cache"), cache_size="64M", cache_free="20")
+    result = ctl("warm", hfs.path)
+    assert result.rc == 1 and b"no room" in result.out, (result.rc, result.out, result.err)
+    assert f"the file system of {disk}/cache has ".encode() in result.err and b"20 % that cache-free= keeps free" in result.err, result.err
+    assert "times no room for more: cache-size=, or " in ctl("status", hfs.path).ok().text
+    assert hfs.status()["tier_dir"] == f"{disk}/cache" and hfs.status()["tier_free_pct"] == 20
+    hfs.stop()
+    procs.run(["umount", disk], check=True)
 
 
 def test_warm_is_interrupted(start):
@@ -135,8 +151,11 @@ def test_warm_is_interrupted(start):
 def test_warm_without_a_disk_tier(mount, origin):
     hfs = mount(origin)
     result = ctl("warm", hfs.path)
-    assert result.rc == 1 and b"cache-dir" in result.err
-    assert ctl("verify", hfs.path).rc == 1
+    assert result.rc == 1 and b"mount it with cache-dir=DIR,cache-size=SIZE" in result.err
+    result = ctl("warm", hfs.path, "/etc/hostname")
+    assert result.rc == 1 and b"not below" in result.err
+    result = ctl("verify", hfs.path)
+    assert result.rc == 1 and b"mounted without cache-dir=" in result.err
 
 
 @pytest.mark.parametrize("how", ["mount", "directory"])
@@ -172,7 +191,8 @@ def test_verify_finds_what_is_bad_and_drops_it(start, how):
 def test_verify_makes_no_cache(tmp):
     empty = os.path.join(tmp, "empty")
     os.mkdir(empty)
-    assert ctl("verify", empty).rc == 1
+    result = ctl("verify", empty)
+    assert result.rc == 1 and b"nor a hintfs cache" in result.err, result.err
     assert os.listdir(empty) == []
 
 

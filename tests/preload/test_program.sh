@@ -42,6 +42,7 @@ check empty 2 'names no file' "$program" "$dir/data" /dev/null
 check no-mount 2 'No such file' "$program" "$dir/none" "$dir/order"
 check no-order 2 'No such file' "$program" "$dir/data" "$dir/none"
 check option 1 'Try: hintfs-preload --help' "$program" --bogus
+check extra 1 'more is one word too many' "$program" "$dir/data" "$dir/order" more
 check size 1 'a size such as 64M' "$program" -b 12Q "$dir/data" "$dir/order"
 check help 0 'Usage: hintfs-preload' "$program" --help
 

@@ -167,6 +167,8 @@ def test_missing_names(ranges, tmp_path):
     (["ORDER", "--sizes", "nowhere"], 2, ["sizes nowhere", "PATH<TAB>BYTES"]),
     (["ORDER", "--sizes", "BAD"], 2, ["line 1", "PATH<TAB>BYTES"]),
     (["BAD", "--sizes", "SIZES"], 2, ["BAD, line 1", "column"]),
+    (["ORDER", "--source", "/nonex"], 2, ["--source /nonex: No such file", "give the directory"]),
+    (["ORDER", "--source", "SIZES"], 2, ["--source SIZES: not a directory"]),
     (["ORDER", "--source", "EMPTY"], 2, ["nothing to read", "check --source"]),
 ])
 def test_errors(tmp_path, args, code, words):

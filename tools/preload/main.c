@@ -246,6 +246,12 @@ static int options_parse(struct run *r, int argc, char **argv)
 		if (err)
 			return err;
 	}
+	if (argc - optind > 2) {
+		fprintf(stderr,
+			"hintfs-preload: %s is one word too many: one MOUNTPOINT and one ORDER (a file, or - for stdin)\nTry: hintfs-preload --help\n",
+			argv[optind + 2]);
+		return EXIT_USAGE;
+	}
 	if (argc - optind != 2) {
 		fputs("hintfs-preload: needs a MOUNTPOINT and an ORDER\nTry: hintfs-preload --help\n", stderr);
 		return EXIT_USAGE;

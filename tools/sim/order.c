@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define READS_MAX (200u << 20)
 #define RESULT_MAX 4096u
@@ -108,10 +109,15 @@ static void take_source(struct loader *l, const char *path, size_t len, struct p
 
 static int source_roots(struct loader *l)
 {
+	struct stat st;
 	size_t n;
 
 	if (!l->o->source)
 		return 0;
+	if (stat(l->o->source, &st) < 0)
+		return fail(l, -errno, "--source %s: %s; give the directory that holds the dataset, or its --sizes", l->o->source, strerror(errno));
+	if (!S_ISDIR(st.st_mode))
+		return fail(l, -ENOTDIR, "--source %s: not a directory; give the one that holds the dataset", l->o->source);
 	l->roots[0] = strdup(l->o->source);
 	l->roots[1] = realpath(l->o->source, NULL); /* NULL: the names will be missing, and said to be */
 	if (!l->roots[0])

@@ -303,7 +303,7 @@ static void print_key(FILE *out, const struct control_stream *s, const char *key
 	fprintf(out, ".%s ", key);
 }
 
-static void print_stream(struct control *c, const struct control_stream *s, FILE *out)
+static void print_stream(struct control *c, const struct control_stream *s, uint64_t window_bytes, FILE *out)
 {
 	struct sched_stream_stats st = {0};
 
@@ -321,7 +321,7 @@ static void print_stream(struct control *c, const struct control_stream *s, FILE
 		{"high", st.high},
 		{"epoch", st.epoch},
 		{"batch", st.batch},
-		{"window_bytes", st.window_bytes},
+		{"window_bytes", window_bytes},
 		{"is_speculating", st.is_speculating},
 		{"accepted_lines", atomic_load(&s->accepted_lines)},
 		{"rejected_lines", atomic_load(&s->rejected_lines)},
@@ -340,6 +340,9 @@ static void print_stream(struct control *c, const struct control_stream *s, FILE
 
 static void print_streams(struct control *c, FILE *out)
 {
+	uint64_t windows[SCHED_STREAMS_MAX];
+
+	engine_windows(c->h->engine, windows);
 	for (uint32_t slot = 0; slot < SCHED_STREAMS_MAX; slot++) {
 		struct control_stream *s = NULL;
 		bool is_end;
@@ -352,7 +355,7 @@ static void print_streams(struct control *c, FILE *out)
 		}
 		hfs_mutex_unlock(&c->lock);
 		if (s) {
-			print_stream(c, s, out);
+			print_stream(c, s, windows[s->engine_id], out);
 			control_stream_put(c, s);
 		}
 		if (is_end)

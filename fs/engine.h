@@ -82,6 +82,8 @@ void engine_stream_cancel(struct engine *e, uint32_t stream);
 int64_t engine_stream_append(struct engine *e, uint32_t stream, const struct sched_entry *entries, size_t n);
 int engine_stream_mark(struct engine *e, uint32_t stream, enum sched_mark mark, uint64_t value);
 int engine_stream_stats(struct engine *e, uint32_t stream, struct sched_stream_stats *ret);
+/* sched_windows_get(), by the numbers of streams. */
+void engine_windows(struct engine *e, uint64_t ret[SCHED_STREAMS_MAX]);
 /* As sched_list_begin() and sched_list_next(). */
 int engine_stream_list(struct engine *e, uint32_t stream, struct sched_list *ret);
 size_t engine_stream_items(struct engine *e, uint32_t stream, struct sched_list *at, struct sched_item *ret, size_t n);

@@ -70,6 +70,13 @@ int engine_stream_stats(struct engine *e, uint32_t stream, struct sched_stream_s
 	return rc;
 }
 
+void engine_windows(struct engine *e, uint64_t ret[SCHED_STREAMS_MAX])
+{
+	hfs_mutex_lock(&e->lock);
+	sched_windows_get(e->sched, ret);
+	hfs_mutex_unlock(&e->lock);
+}
+
 int engine_stream_list(struct engine *e, uint32_t stream, struct sched_list *ret)
 {
 	hfs_mutex_lock(&e->lock);

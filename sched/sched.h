@@ -240,12 +240,13 @@ struct sched_stream_stats {
 	uint64_t entries, pending, missing, skipped;
 	uint64_t low, high;  /* L: lowest entry not done; H: highest touched + 1 */
 	uint64_t epoch, batch; /* where the reader is */
-	uint64_t window_bytes; /* ahead of the reader now: resident or in flight, not yet read */
 	double tau_s;	       /* seconds a position */
 	double confidence;     /* matched reads / reads, recent */
 	bool is_speculating;   /* false: confidence too low, prefetch stopped */
 };
 int sched_stream_stats_get(const struct sched *s, uint32_t stream, struct sched_stream_stats *ret);
+/* Ahead of the readers of each stream now: bytes resident or in flight, not yet read. Of all at once, in the time that one takes. */
+void sched_windows_get(const struct sched *s, uint64_t ret[SCHED_STREAMS_MAX]);
 
 /*
  * The list of a stream from where its reader is, item by item, such that writing the items again says the same order. Changes made

@@ -133,12 +133,19 @@ int sched_stream_stats_get(const struct sched *s, uint32_t stream, struct sched_
 			ret->epoch = st->epochs[ret->epoch - 1].label;
 		ret->batch = batch == SCH_NONE ? 0 : sch_batch_number(st, batch);
 	}
-	for (uint32_t p = st->low; p < s->pos.n; p++) {
-		uint8_t tree = s->pages[s->pos.page[p]].tree;
-
-		if (s->pos.stream[p] == stream && !sch_position_is_done(s, p) && s->pages[s->pos.page[p]].next == p &&
-		    (tree == T_RAM || tree == T_BOTH || tree == T_FLIGHT))
-			ret->window_bytes += sch_position_bytes(s, p);
-	}
 	return 0;
+}
+
+void sched_windows_get(const struct sched *s, uint64_t ret[SCHED_STREAMS_MAX])
+{
+	static const enum page_tree here[] = {T_FLIGHT, T_RAM, T_BOTH};
+
+	memset(ret, 0, SCHED_STREAMS_MAX * sizeof(*ret));
+	for (unsigned t = 0; t < sizeof(here) / sizeof(here[0]); t++) {
+		const struct sch_bitmap *b = &s->tree[here[t]];
+
+		for (uint32_t p = sch_bitmap_next(b, 0); p != SCH_NONE; p = sch_bitmap_next(b, p + 1))
+			if (s->pos.stream[p] < SCHED_STREAMS_MAX && p >= sch_position_stream(s, p)->low)
+				ret[s->pos.stream[p]] += sch_position_bytes(s, p);
+	}
 }

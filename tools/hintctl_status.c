@@ -343,12 +343,21 @@ static void print_memory(const struct status *s)
 		       format_bytes(a, status_number(s, "bound_bytes")), status_number(s, "time_ratio"), status_number(s, "bound_time_s"));
 }
 
-static const char *stream_text(const struct status *s, const char *name, size_t len, const char *key)
+/* The figures of a stream stand together; pair i is its first. */
+static const char *stream_text(const struct status *s, size_t i, const char *key)
 {
-	char full[1024];
+	const char *first, *name, *last;
+	size_t first_len, len;
 
-	snprintf(full, sizeof(full), "stream.%.*s.%s", (int)len, name, key);
-	return status_text(s, full);
+	if (!split_key(s->pairs[i].key, &first, &first_len, &last))
+		return "0";
+	for (; i < s->n && split_key(s->pairs[i].key, &name, &len, &last); i++) {
+		if (len != first_len || memcmp(name, first, len) != 0)
+			break;
+		if (strcmp(last, key) == 0)
+			return s->pairs[i].value;
+	}
+	return "0";
 }
 
 static void print_stream_rows(const struct status *s)
@@ -368,14 +377,14 @@ static void print_stream_rows(const struct status *s)
 		snprintf(shown, sizeof(shown), "%.*s", (int)len, name);
 		unescape(shown);
 		hfs_log_escape(stream, sizeof(stream), shown, strlen(shown));
-		snprintf(tau, sizeof(tau), "%.2f ms", strtod(stream_text(s, name, len, "tau_s"), NULL) * 1e3);
+		snprintf(tau, sizeof(tau), "%.2f ms", strtod(stream_text(s, i, "tau_s"), NULL) * 1e3);
 		printf("  %-20s %10s %10s %8s %10s %6s %6s %10s %9s %4.0f%%%s\n", stream, s->pairs[i].value,
-		       stream_text(s, name, len, "pending"), stream_text(s, name, len, "missing"),
-		       stream_text(s, name, len, "low"), stream_text(s, name, len, "epoch"),
-		       stream_text(s, name, len, "batch"),
-		       format_bytes(window, strtod(stream_text(s, name, len, "window_bytes"), NULL)), tau,
-		       100 * strtod(stream_text(s, name, len, "confidence"), NULL),
-		       strcmp(stream_text(s, name, len, "is_speculating"), "0") == 0 ? " (not followed)" : "");
+		       stream_text(s, i, "pending"), stream_text(s, i, "missing"),
+		       stream_text(s, i, "low"), stream_text(s, i, "epoch"),
+		       stream_text(s, i, "batch"),
+		       format_bytes(window, strtod(stream_text(s, i, "window_bytes"), NULL)), tau,
+		       100 * strtod(stream_text(s, i, "confidence"), NULL),
+		       strcmp(stream_text(s, i, "is_speculating"), "0") == 0 ? " (not followed)" : "");
 	}
 }
 

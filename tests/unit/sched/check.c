@@ -114,10 +114,27 @@ static void check_frames(const struct sched *s)
 	CHECK(fetches == s->flight.count && waiting == s->n_waiting && bytes == s->flight_bytes);
 }
 
+/* What is told of all streams at once, counted visit by visit. */
+static void check_windows(const struct sched *s)
+{
+	uint64_t told[SCHED_STREAMS_MAX], counted[SCHED_STREAMS_MAX] = {0};
+
+	for (uint32_t p = 0; p < s->pos.n; p++) {
+		const struct page *pg = &s->pages[s->pos.page[p]];
+
+		if (!sch_position_is_done(s, p) && p >= sch_position_stream(s, p)->low && pg->next == p &&
+		    (pg->tree == T_RAM || pg->tree == T_BOTH || pg->tree == T_FLIGHT))
+			counted[s->pos.stream[p]] += sch_position_bytes(s, p);
+	}
+	sched_windows_get(s, told);
+	CHECK(memcmp(told, counted, sizeof(told)) == 0);
+}
+
 void check_invariants(const struct sched *s)
 {
 	for (uint32_t i = 0; i < s->n_pages; i++)
 		check_page(s, i);
 	check_positions(s);
 	check_frames(s);
+	check_windows(s);
 }

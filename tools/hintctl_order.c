@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define STREAM_NAME_MAX 128u
 #define PIECE_BYTES (256u * 1024)
 
 struct transfer {
@@ -148,15 +149,42 @@ static int send(int in, int out, const char *text, size_t len, struct transfer *
 	return text ? send_epochs(text, len, out, t) : send_all(in, out, t, ret_is_input);
 }
 
+static const char *cure_of(int err)
+{
+	switch (err) {
+	case -ENOENT:
+		return "; in a container bind the control directory too, or set HINTFS_CTL";
+	case -ENOSPC:
+		return "; there are as many streams as there may be: rm those in .ctl/streams that are done with";
+	case -EACCES:
+		return "; the control files belong to the one who mounted (options uid=, gid=, ctl-mode=)";
+	default:
+		return "";
+	}
+}
+
+static bool is_stream_name(const char *name)
+{
+	size_t len = strlen(name);
+
+	if (len > 0 && len <= STREAM_NAME_MAX && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+		return true;
+	hfs_say(stderr, "hintctl order: --stream \"%s\": a name has 1 to %u bytes and no slash\n", name, STREAM_NAME_MAX);
+	return false;
+}
+
 int verb_order(const struct mount_row *m, const char *file, const char *stream, bool is_append, uint64_t epochs)
 {
 	bool is_stdin = strcmp(file, "-") == 0, is_input;
 	struct transfer t = {0};
-	int in = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC), out, rc;
+	int in, out, rc;
 	char *path = NULL, *text = NULL;
 	size_t len = 0;
 	struct stat st;
 
+	if (stream && !is_stream_name(stream))
+		return EXIT_USAGE;
+	in = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC);
 	if (in < 0) {
 		hfs_say(stderr, "hintctl: %s: %s\n", file, strerror(errno));
 		return EXIT_FAILED;
@@ -178,8 +206,7 @@ int verb_order(const struct mount_row *m, const char *file, const char *stream, 
 	watch_begin(m, "its daemon does not take the order");
 	out = open_order(m, stream, is_append, &path);
 	if (out < 0) {
-		hfs_say(stderr, "hintctl: %s: %s%s\n", path ? path : "order", strerror(-out),
-			out == -ENOENT ? "; in a container bind the control directory too, or set HINTFS_CTL" : "");
+		hfs_say(stderr, "hintctl: %s: %s%s\n", path ? path : "order", strerror(-out), cure_of(out));
 		rc = EXIT_FAILED;
 	} else {
 		rc = send(in, out, text, len, &t, &is_input);

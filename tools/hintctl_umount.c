@@ -244,16 +244,32 @@ static int open_daemon(const struct mount_row *m, long *ret_pid)
 	return *ret_pid > 0 && is_hintfs(*ret_pid) ? (int)syscall(SYS_pidfd_open, *ret_pid, 0) : -1;
 }
 
+/* It is mounted elsewhere, too (mount --bind). */
+static bool lives_on(const struct mount_row *m)
+{
+	struct mounts now;
+	bool lives = false;
+
+	if (mounts_read(&now, false) < 0)
+		return false;
+	for (size_t i = 0; i < now.n; i++)
+		lives |= now.rows[i].major == m->major && now.rows[i].minor == m->minor;
+	mounts_finish(&now);
+	return lives;
+}
+
 /* Until then it holds its cache-dir, and writes to it. */
 static void await_end(const struct mount_row *m, int daemon, long pid)
 {
 	struct pollfd p = {.fd = daemon, .events = POLLIN};
 
-	if (daemon < 0 || poll(&p, 1, END_SAY_MS) != 0)
+	if (daemon < 0 || lives_on(m) || poll(&p, 1, END_SAY_MS) != 0)
 		return;
 	hfs_say(stderr, "hintctl: %s: unmounted; waiting for its daemon (pid %ld) to end\n", m->mountpoint, pid);
 	if (poll(&p, 1, END_MS) == 0)
-		hfs_say(stderr, "hintctl: %s: its daemon (pid %ld) has not ended: it hangs in a call to the origin or the disk tier\n",
+		hfs_say(stderr,
+			"hintctl: %s: its daemon (pid %ld) has not ended: it is mounted in another mount namespace (a container), or hangs "
+			"in a call to the origin or the disk tier\n",
 			m->mountpoint, pid);
 }
 

@@ -358,8 +358,8 @@ static void say_why(const struct warm *w, uint64_t missing)
 	dir = status_text(&s, "tier_dir");
 	budget = status_number(&s, "tier_size_bytes") - status_number(&s, "tier_bytes");
 	if (strcmp(status_text(&s, "tier_state"), "on") != 0)
-		hfs_say(stderr, "hintctl: %s: the disk tier in %s is %s because of %s\n", w->row->mountpoint, dir, status_text(&s, "tier_state"),
-			status_text(&s, "tier_cause"));
+		hfs_say(stderr, "hintctl: %s: the disk tier in %s is %s (%s); the daemon's log says more\n", w->row->mountpoint, dir,
+			status_text(&s, "tier_state"), status_text(&s, "tier_cause"));
 	else if (status_number(&s, "tier_room_inodes") < 1)
 		hfs_say(stderr, "hintctl: %s: the file system of %s has no inodes left above the %s %% that cache-free= keeps free\n",
 			w->row->mountpoint, dir, status_text(&s, "tier_free_pct"));
@@ -385,7 +385,7 @@ static void say_end(const struct warm *w, int rc)
 	       format_bytes(b, (double)w->total), format_count(c, n_whole), format_count(d, w->n),
 	       format_bytes(e, bar_rate(&w->bar, kept)),
 	       rc == EXIT_INTERRUPTED ? "; interrupted: the same command goes on from here"
-	       : kept < w->total      ? "; the rest found no room"
+	       : kept < w->total      ? "; the rest is not kept"
 				      : "");
 	if (rc != EXIT_INTERRUPTED && kept < w->total) {
 		fflush(stdout);

@@ -117,6 +117,12 @@ def test_order_from_file_and_stdin(hfs, tmp):
     assert pending(hfs, "streams/r0") == ["a/f03"]
 
 
+def test_order_of_a_stream_that_cannot_be(hfs):
+    for name in ("", "a/b", "..", 129 * "x"):
+        result = ctl("order", "--stream", name, "-", stdin=b"a/f01\n")
+        assert result.rc == 2 and b"1 to 128 bytes and no slash" in result.err, (name, result.err)
+
+
 def test_order_repeats_the_daemons_reason(hfs):
     result = ctl("order", "-", stdin=b"a/f01\n@bach\na/f02\n")
     text = result.err.decode()
@@ -190,6 +196,14 @@ def test_umount_waits_for_the_daemons_end(hfs):
     ctl("umount", hfs.path).ok()
     assert hfs.proc.poll() is not None
     hfs.judge()
+
+
+def test_umount_of_one_of_two_places(hfs, tmp):
+    other = os.path.join(tmp, "other")
+    os.mkdir(other)
+    procs.run(["mount", "--bind", hfs.path, other], check=True)
+    assert ctl("umount", other).ok().err == b"", "the daemon lives on, and is not waited for"
+    assert not mounts.is_mounted(other) and hfs.status()["pid"] == hfs.pid
 
 
 def test_a_stopped_daemon_is_no_trap(hfs):

@@ -115,7 +115,7 @@ def test_warm_of_more_than_there_is_room_for(start, origin):
     pattern.make(os.path.join(origin, "large"), 50, 40 * CHUNK)
     hfs = start(size="16M")
     result = ctl("warm", hfs.path)
-    assert result.rc == 1 and b"no room" in result.out, (result.rc, result.out, result.err)
+    assert result.rc == 1 and b"the rest is not kept" in result.out, (result.rc, result.out, result.err)
     assert b"cache-size=, 16.0 MiB, is used up but for" in result.err, result.err
     assert ctl("warm", hfs.path, "nosuch").rc == 1
     read_all(hfs)
@@ -128,7 +128,7 @@ def test_warm_on_a_file_system_that_is_full(mount, origin, tmp):
     procs.run(["mount", "-t", "tmpfs", "-o", "size=12M,mode=700", "none", disk], check=True)
     hfs = mount(origin, memory="16M", cache_dir=os.path.join(disk, "cache"), cache_size="64M", cache_free="20")
     result = ctl("warm", hfs.path)
-    assert result.rc == 1 and b"no room" in result.out, (result.rc, result.out, result.err)
+    assert result.rc == 1 and b"the rest is not kept" in result.out, (result.rc, result.out, result.err)
     assert f"the file system of {disk}/cache has ".encode() in result.err and b"20 % that cache-free= keeps free" in result.err, result.err
     assert "times no room for more: cache-size=, or " in ctl("status", hfs.path).ok().text
     assert hfs.status()["tier_dir"] == f"{disk}/cache" and hfs.status()["tier_free_pct"] == 20

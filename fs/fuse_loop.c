@@ -8,7 +8,9 @@
  * libfuse's own loop (fuse_session_loop_mt) ends the session, and with it the mount, when a worker that it adds gets no memory for its
  * buffer. Nor can it be run again then: it cancels workers that may just have taken a request, which nobody would answer.
  *
- * 1. A worker that begins to work and leaves nobody receiving starts another one, up to FUSE_LOOP_WORKERS_MAX.
+ * 1. A worker that begins to work and leaves nobody receiving starts another one, up to one more than there are CPUs. None of them
+ *    ever waits, and the kernel wakes one for each request although another is about to come back for it: with eight on two CPUs
+ *    20,000 small files cost two and a half times as many sleeps of theirs, and 10 to 20 % more time.
  * 2. Who waits for the device is woken by its end alone: on_end() must see to it, if it is not the end that was seen.
  */
 #include "fs/fuse_loop.h"
@@ -21,13 +23,16 @@
 #include <errno.h>
 #include <linux/fuse.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct loop {
+	/* const */
 	struct fuse_session *se;
 	void (*on_end)(void *arg);
 	void *arg;
+	unsigned workers_max;
 	struct hfs_mutex lock;
 	/* guarded by lock */
 	pthread_t threads[FUSE_LOOP_WORKERS_MAX - 1];
@@ -82,7 +87,7 @@ static void begin_work(struct loop *l)
 
 	hfs_mutex_lock(&l->lock);
 	l->has_served = true;
-	if (--l->n_receiving == 0 && l->n_threads < FUSE_LOOP_WORKERS_MAX - 1 && !l->is_ended && (now_ns = hfs_now_ns()) >= l->retry_ns) {
+	if (--l->n_receiving == 0 && l->n_threads < l->workers_max - 1 && !l->is_ended && (now_ns = hfs_now_ns()) >= l->retry_ns) {
 		rc = pthread_create(&l->threads[l->n_threads], NULL, worker_main, l);
 		l->n_threads += rc == 0;
 		l->n_receiving += rc == 0;
@@ -158,9 +163,18 @@ static void join_all(struct loop *l)
 		pthread_join(l->threads[--n], NULL);
 }
 
+static unsigned workers_max(void)
+{
+	cpu_set_t cpus;
+
+	if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0 || CPU_COUNT(&cpus) >= FUSE_LOOP_WORKERS_MAX)
+		return FUSE_LOOP_WORKERS_MAX;
+	return (unsigned)CPU_COUNT(&cpus) + 1;
+}
+
 int fuse_loop_run(struct fuse_session *se, void (*on_end)(void *arg), void *arg)
 {
-	struct loop l = {.se = se, .on_end = on_end, .arg = arg, .n_receiving = 1};
+	struct loop l = {.se = se, .on_end = on_end, .arg = arg, .workers_max = workers_max(), .n_receiving = 1};
 	int rc;
 
 	hfs_mutex_init(&l.lock, HFS_RANK_LEAF);

@@ -811,3 +811,18 @@ def test_threads_bear_names(hintfs):
     names = procs.thread_names(hintfs.pid)
     assert names.count("hintfs") == 1, names
     assert 2 <= names.count("hfs-fuse") <= 9 and "hfs-data" not in names, names  # eight workers and who waits for their end
+
+
+@pytest.mark.skipif(bool(env.SANITIZER), reason="sanitizers have threads of their own")
+def test_no_more_workers_than_cpus_can_use(hintfs):
+    """Two on one CPU, however many ask: the kernel wakes one for each request, whether another is about to come back or not."""
+    all_cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(all_cpus)})
+    try:
+        hintfs.up()
+        look = f"for i in $(seq 1500); do test -e {hintfs.path}/dir/none$r.$i; done"
+        procs.run(["bash", "-c", f"for r in $(seq 8); do ({look}) & done; wait"], timeout=60, check=True)
+        names = procs.thread_names(hintfs.pid)
+    finally:
+        os.sched_setaffinity(0, all_cpus)
+    assert names.count("hfs-fuse") <= 3, names  # and who waits for their end

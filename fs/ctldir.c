@@ -4,6 +4,7 @@
  */
 #include "fs/ctldir.h"
 
+#include "cache/base/dirlock.h"
 #include "cache/base/log.h"
 #include "cache/base/time.h"
 #include "fs/mountinfo.h"
@@ -16,7 +17,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,8 +24,6 @@
 
 #define ENDING_MS	UINT64_C(6000) /* a daemon ends within 5 s of its unmount */
 #define STARTING_MS	10000	       /* behind other starts: each holds the lock until it is mounted */
-#define REMOVE_MS	500
-#define LOCK_PAUSE_NS	(5 * HFS_NS_PER_MS)
 
 static bool is_plain(char c)
 {
@@ -166,29 +164,6 @@ static int make(const char *dir, bool is_shared)
 	return is_marked(&st) ? 0 : 1;
 }
 
-/* The directory above, exclusively; who waits longer than wait_ms goes without. -1: no lock. */
-static int lock_parent(const char *dir, int64_t wait_ms)
-{
-	uint64_t until_ns = hfs_now_ns() + (uint64_t)wait_ms * HFS_NS_PER_MS;
-	struct timespec pause = hfs_ns_to_timespec(LOCK_PAUSE_NS);
-	char parent[PATH_MAX];
-	int fd;
-
-	if (strlen(dir) >= sizeof(parent))
-		return -1;
-	strcpy(parent, dir);
-	*strrchr(parent, '/') = '\0';
-	fd = open(parent[0] ? parent : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		if (errno != EWOULDBLOCK || hfs_now_ns() >= until_ns) {
-			close(fd);
-			return -1;
-		}
-		nanosleep(&pause, NULL);
-	}
-	return fd;
-}
-
 /* Until the mount table changes, or until_ns. False: no more time. */
 static bool await_mount_change(int table_fd, uint64_t until_ns)
 {
@@ -251,7 +226,7 @@ int ctldir_prepare(const char *dir, bool is_default, bool is_shared, bool *ret_i
 		return r;
 	if (is_default)
 		r = make_parents(dir, is_shared ? 0755 : 0700);
-	lock = r < 0 ? -1 : lock_parent(dir, STARTING_MS);
+	lock = r < 0 ? -1 : dirlock_above(dir, STARTING_MS);
 	if (lock >= 0 && (r = clear(dir, err)) < 0) { /* somebody may have started while we waited for the lock */
 		close(lock);
 		return r;
@@ -266,34 +241,4 @@ int ctldir_prepare(const char *dir, bool is_default, bool is_shared, bool *ret_i
 	*ret_is_made = r == 0;
 	*ret_lock = lock;
 	return 0;
-}
-
-int ctldir_hold(const char *dir)
-{
-	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-
-	if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0) {
-		close(fd);
-		fd = -1;
-	}
-	return fd;
-}
-
-/* The path is not asked: by now the next daemon's control files may lie there, and that daemon may be stopped. */
-static bool is_last_holder(int hold)
-{
-	struct stat st;
-
-	return flock(hold, LOCK_EX | LOCK_NB) == 0 && fstat(hold, &st) == 0 && st.st_nlink > 0;
-}
-
-void ctldir_remove(const char *dir, int hold)
-{
-	int lock = hold < 0 ? -1 : lock_parent(dir, REMOVE_MS);
-
-	/* No lock: somebody is starting there; it stays for them. rmdir: ENOTEMPTY, ENOENT: not ours to remove (any more). */
-	if (lock >= 0 && is_last_holder(hold))
-		(void)rmdir(dir);
-	if (lock >= 0)
-		close(lock);
 }

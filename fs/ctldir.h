@@ -26,13 +26,5 @@ HFS_MUST_CHECK int ctldir_default(const char *mountpoint, char **ret_dir);
  * On failure one line was written to err. 0 or negative errno.
  */
 HFS_MUST_CHECK int ctldir_prepare(const char *dir, bool is_default, bool is_shared, bool *ret_is_made, int *ret_lock, FILE *err);
-/*
- * Say for the life of a process that it mounts on the directory, before it does. A descriptor to close at the end, -1: not possible,
- * then it is never removed. Whoever removes a directory takes what is mounted on it in *other* mount namespaces away, which nothing
- * tells of but this lock (a shared flock on the directory itself, which all namespaces see).
- */
-int ctldir_hold(const char *dir);
-/* Remove it when it is unmounted, unless another one holds it or is about to. hold: of ctldir_hold(), which stays open. */
-void ctldir_remove(const char *dir, int hold);
 
 #endif

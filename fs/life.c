@@ -4,11 +4,11 @@
  */
 #include "fs/life.h"
 
+#include "cache/base/dirlock.h"
 #include "cache/base/log.h"
 #include "cache/base/time.h"
 #include "cache/tier_format.h"
 #include "fs/bounded.h"
-#include "fs/ctldir.h"
 #include "fs/mountinfo.h"
 #include "fs/opts.h"
 
@@ -34,6 +34,7 @@
 #define READY_TIMEOUT_MS  60000 /* the child makes two mounts and a slot pool */
 #define ANSWER_TIMEOUT_MS 20000
 #define END_TIMEOUT_MS	  6000
+#define REMOVE_MS	  500 /* behind somebody who is starting there */
 
 /* Variables that would load foreign code into the helpers the daemon starts (fusermount3). */
 static const char *const unset_names[] = { "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH" };
@@ -359,7 +360,7 @@ static void clean(const struct life_mounts *m, bool is_ctl_dead, bool is_mount_d
 	take_away(m->ctl_dir, m->ctl_minor, is_ctl_dead);
 	take_away(m->mountpoint, m->mount_minor, is_mount_dead);
 	if (m->is_ctl_dir_ours && m->ctl_dir)
-		ctldir_remove(m->ctl_dir, m->ctl_hold);
+		dirlock_remove(m->ctl_dir, m->ctl_hold, REMOVE_MS);
 }
 
 void life_clean(const struct life_mounts *m)

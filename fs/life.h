@@ -64,7 +64,7 @@ struct life_mounts {
 	int mount_fd, ctl_fd;		 /* their devices, borrowed until is_stopped; -1: none */
 	_Atomic bool is_stopped; /* both sessions are unmounted: what lies there by now with our numbers may be a successor's */
 	bool is_ctl_dir_ours;
-	int ctl_hold; /* of ctldir_hold(); -1: none. Stays open to the end of the process */
+	int ctl_hold; /* of dirlock_hold(); -1: none. Stays open to the end of the process */
 };
 
 /* Note which connections are ours, after they were mounted. */

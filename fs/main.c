@@ -10,6 +10,7 @@
  *   2. After STOP_MS the process is gone, whatever hangs: the guard thread sees to it.
  *   3. This process never opens a file of its own mount.
  */
+#include "cache/base/dirlock.h"
 #include "cache/base/log.h"
 #include "cache/base/time.h"
 #include "cache/io.h"
@@ -457,7 +458,7 @@ __attribute__((noreturn)) static void be_daemon(struct run *run)
 	h->started_ns = hfs_now_ns();
 	/* Not before: the fork closes what is inherited. The command keeps others away until we are mounted. */
 	if (run->mounts.is_ctl_dir_ours)
-		run->mounts.ctl_hold = ctldir_hold(run->mounts.ctl_dir);
+		run->mounts.ctl_hold = dirlock_hold(run->mounts.ctl_dir);
 	code = up(run);
 	if (code == 0) {
 		r = hfs_log_open(h->opts.log, log_level(&h->opts));
@@ -495,7 +496,7 @@ static int start(struct run *run)
 		if (pid < 0) {
 			hfs_say(stderr, "hintfs: no process can be started: %s\n", strerror((int)-pid));
 			drop_lock(run);
-			run->mounts.ctl_hold = ctldir_hold(run->mounts.ctl_dir);
+			run->mounts.ctl_hold = dirlock_hold(run->mounts.ctl_dir);
 			life_clean(&run->mounts);
 		}
 		if (pid != 0)

@@ -4,6 +4,8 @@
  */
 #include "tools/hintctl_i.h"
 
+#include "cache/base/dirlock.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -12,7 +14,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -281,25 +282,13 @@ static bool is_made_by_daemon(const char *dir)
 	return strncmp(dir, "/run/", 5) == 0 && slash - dir >= 7 && strncmp(slash - 7, "/hintfs", 7) == 0;
 }
 
-/* As the daemon at its end, with its locks (fs/ctldir.c): the parent's, which whoever starts there holds, and the directory's own. */
 static void remove_directory(const char *dir)
 {
-	char *parent = strdup(dir);
-	int lock = -1, hold = -1;
+	int hold = dirlock_hold(dir);
 
-	if (parent) {
-		*strrchr(parent, '/') = '\0';
-		lock = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	}
-	if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0)
-		hold = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (hold >= 0 && flock(hold, LOCK_EX | LOCK_NB) == 0)
-		(void)rmdir(dir); /* ENOTEMPTY, ENOENT: not ours to remove (any more) */
+	dirlock_remove(dir, hold, 0);
 	if (hold >= 0)
 		close(hold);
-	if (lock >= 0)
-		close(lock);
-	free(parent);
 }
 
 /* A daemon that was killed leaves its control mount, too. Which one it was nobody knows any more: all that are dead go. */

@@ -445,28 +445,40 @@ def ingest(b):
     b.row("  resident bytes an entry", median(per_entry), "<= 24")
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("figures", nargs="*", metavar="FIGURE")
-    ap.add_argument("--rounds", type=int, default=3)
-    ap.add_argument("--scratch", default="/var/tmp/hintfs-figures")
+def arguments(doc, known, rounds, scratch, more=()):
+    """The command line of this program and of figures_grid.py: names out of `known`, the common options and `more`."""
+    ap = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("names", nargs="*", metavar="NAME")
+    ap.add_argument("--rounds", type=int, default=rounds)
+    ap.add_argument("--scratch", default=scratch)
     ap.add_argument("--json")
     ap.add_argument("--list", action="store_true")
+    for option, settings in more:
+        ap.add_argument(option, **settings)
     args = ap.parse_args()
     if args.list:
-        print("\n".join(FIGURES))
-        return
-    unknown = [f for f in args.figures if f not in FIGURES]
+        print("\n".join(known))
+        sys.exit()
+    unknown = [name for name in args.names if name not in known]
     if unknown:
-        ap.error(f"unknown figure {unknown[0]}; known: {', '.join(FIGURES)}")
+        ap.error(f"unknown: {unknown[0]}; known: {', '.join(known)}")
     os.makedirs(args.scratch, exist_ok=True)
+    return args
+
+
+def write_json(path, rows):
+    if path:
+        with open(path, "w") as f:
+            json.dump(rows, f, indent=1)
+
+
+def main():
+    args = arguments(__doc__, FIGURES, 3, "/var/tmp/hintfs-figures")
     b = Bench(args.scratch, args.rounds)
     print(f"{'figure':<58} {'reached':>10}   {'asked':<12}")
-    for name in args.figures or FIGURES:
+    for name in args.names or FIGURES:
         FIGURES[name](b)
-    if args.json:
-        with open(args.json, "w") as f:
-            json.dump(b.rows, f, indent=1)
+    write_json(args.json, b.rows)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ The slow origin is slowfs, 1 ms and 100 MB/s. Loaders read with O_DIRECT, so tha
 hold 16 samples a rank at most, in order, by 4 threads; the trainer computes at a fixed pace. Bounds of one rank come
 from hintfs-sim. The clock starts before the first byte of the order is written. Rounds are interleaved; medians.
 """
-import argparse
 import json
 import os
 import random
@@ -22,7 +21,7 @@ import subprocess
 import tempfile
 import time
 
-from figures import BUILD, MB, MIB, Bench
+from figures import BUILD, MB, MIB, Bench, arguments, write_json
 import slowfsctl
 
 LINK = 100 * MB
@@ -179,28 +178,13 @@ CASES = {f.__name__: f for f in (grid, samples, ranks, nohint)}
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("cases", nargs="*", metavar="CASE")
-    p.add_argument("--list", action="store_true")
-    p.add_argument("--rounds", type=int, default=1)
-    p.add_argument("--part", default="0/1", help="K/N: every N-th cell of the grid, from the K-th on")
-    p.add_argument("--scratch", default="/var/tmp/hintfs-grid")
-    p.add_argument("--json")
-    args = p.parse_args()
-    if args.list:
-        print("\n".join(CASES))
-        return
-    unknown = [c for c in args.cases if c not in CASES]
-    if unknown:
-        p.error(f"unknown case {unknown[0]}: --list names them")
+    args = arguments(__doc__, CASES, 1, "/var/tmp/hintfs-grid",
+                     [("--part", {"default": "0/1", "help": "K/N: every N-th cell of the grid, from the K-th on"})])
     part, parts = map(int, args.part.split("/"))
-    os.makedirs(args.scratch, exist_ok=True)
     b = Grid(args.scratch, args.rounds)
-    for name in args.cases or CASES:
+    for name in args.names or CASES:
         CASES[name](b, part, parts)
-    if args.json:
-        with open(args.json, "w") as f:
-            json.dump(b.cells, f, indent=1)
+    write_json(args.json, b.cells)
 
 
 if __name__ == "__main__":

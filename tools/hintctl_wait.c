@@ -23,6 +23,7 @@
 
 #define ANSWER_TIMEOUT_MS 5000
 #define SAY_S 5u
+#define TWICE_MS 300
 
 bool daemon_answers(const struct mount_row *m)
 {
@@ -123,21 +124,32 @@ void watch_end(void)
 /* ---- asked to stop -------------------------------------------------------------------------------------------------- */
 
 static atomic_bool is_stop_asked; /* lock-free: set by a signal */
+static atomic_bool is_second_deadly;
+static _Atomic int64_t asked_ms;
 
+/* timeout(1) sends one signal twice, to the process and to its group: these are one. */
 static void on_stop(int signo)
 {
-	(void)signo;
-	atomic_store(&is_stop_asked, true);
+	struct timespec now;
+	int64_t now_ms;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	now_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	if (!atomic_exchange(&is_stop_asked, true)) {
+		atomic_store(&asked_ms, now_ms);
+	} else if (atomic_load(&is_second_deadly) && now_ms - atomic_load(&asked_ms) > TWICE_MS) {
+		signal(signo, SIG_DFL);
+		raise(signo);
+	}
 }
 
 void stop_catch(bool is_once)
 {
 	struct sigaction act = {.sa_handler = on_stop};
 
-	if (is_once) {
-		act.sa_flags = (int)SA_RESETHAND;
+	atomic_store(&is_second_deadly, is_once);
+	if (is_once)
 		sigaction(SIGHUP, &act, NULL);
-	}
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGTERM, &act, NULL);
 }

@@ -258,6 +258,18 @@ def test_standard_output_progress_and_trouble(bench, mount, origin, tmp, child):
     assert b"recorded: 0 reads" in said and b"nothing was read that the daemon saw" in said and b"drop_caches" in said, said
 
 
+def test_signals_in_a_burst_are_one(bench, mount, origin):
+    """timeout(1) sends its signal to the process and to its group."""
+    hfs = mount(origin)
+    recorder = bench.recorder(hfs)
+    bench.read(hfs.path, ["f0001", "f0002"])
+    for _ in range(200):
+        if recorder.is_running():
+            recorder.signal(signal.SIGINT)
+    recorder.wait(10).ok()
+    assert [e[0] for e in entries(recorder.path)] == ["f0001", "f0002"], content(recorder.path)
+
+
 def test_lines_that_were_overtaken_are_counted(bench, mount, tmp):
     """The daemon keeps a megabyte of lines for who is slow; a comment says what is not there."""
     root = os.path.join(tmp, "long")

@@ -71,13 +71,18 @@ static int open_dir(struct tier *t, int dirfd, const char *name, int extra_flags
 	return t->io->openat(t->io->ctx, dirfd, name, O_RDONLY | O_DIRECTORY | extra_flags, 0);
 }
 
-static int check_owner(struct tier *t, const struct why *why, const char *dir, const struct stat *st)
+static int check_owner(const struct why *why, const char *dir, const struct stat *st)
 {
-	struct stat up;
-
 	if (st->st_uid != geteuid())
 		return refuse(why, -EPERM, "cache-dir %s belongs to uid %u, not to uid %u who mounts: use a directory of your own", dir,
 			      (unsigned)st->st_uid, (unsigned)geteuid());
+	return 0;
+}
+
+static int check_mode(struct tier *t, const struct why *why, const char *dir, const struct stat *st)
+{
+	struct stat up;
+
 	if ((st->st_mode & 077) != 0)
 		return refuse(why, -EPERM, "cache-dir %s may be entered by others (mode %04o) and would show them the data: chmod 700 it",
 			      dir, (unsigned)st->st_mode & 07777);
@@ -420,8 +425,9 @@ static int setup(struct tier *t, const struct tier_config *cfg, const struct why
 	HFS_TRY(t->io->fstat(t->io->ctx, t->fd_dir, &st));
 	t->dir_dev = st.st_dev;
 	t->dir_ino = st.st_ino;
-	HFS_TRY(is_marked = find_marker(t, why, cfg->dir)); /* first: the mode of somebody's directory is not to be changed */
-	HFS_TRY(check_owner(t, why, cfg->dir, &st));
+	HFS_TRY(check_owner(why, cfg->dir, &st));
+	HFS_TRY(is_marked = find_marker(t, why, cfg->dir)); /* before: the mode of a directory of other things is not to be changed */
+	HFS_TRY(check_mode(t, why, cfg->dir, &st));
 	HFS_TRY(check_fs(t, why, cfg->dir));
 	if (!is_marked)
 		HFS_TRY(make_marker(t));

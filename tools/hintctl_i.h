@@ -36,7 +36,7 @@
 
 struct mount_row {
 	char *mountpoint, *source; /* owned */
-	unsigned id, major, minor;
+	unsigned id, major, minor, user_id; /* user_id: who mounted */
 };
 
 struct mounts {

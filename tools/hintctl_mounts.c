@@ -38,13 +38,16 @@ static void unescape(char *s)
  * id parent major:minor root mountpoint options ... - fstype source superoptions */
 static bool parse_row(char *line, struct mount_row *row, const char *wanted)
 {
-	char *dash = strstr(line, " - "), *save, *fstype, *source, *field = NULL;
+	char *dash = strstr(line, " - "), *save, *fstype, *source, *options, *field = NULL;
 
 	if (!dash || sscanf(line, "%u %*u %u:%u", &row->id, &row->major, &row->minor) != 3)
 		return false;
 	*dash = '\0';
 	fstype = strtok_r(dash + 3, " \n", &save);
 	source = strtok_r(NULL, " \n", &save);
+	options = strtok_r(NULL, " \n", &save);
+	options = options ? strstr(options, "user_id=") : NULL;
+	row->user_id = options ? (unsigned)strtoul(options + 8, NULL, 10) : 0;
 	if (!fstype || !source || (wanted && strcmp(fstype, wanted) != 0))
 		return false;
 	field = strtok_r(line, " ", &save);

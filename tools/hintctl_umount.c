@@ -324,6 +324,10 @@ int verb_umount(const struct mount_row *m, bool is_lazy)
 	int err, daemon = -1, rc;
 	long pid = 0;
 
+	if (geteuid() != 0 && m->user_id != getuid()) { /* fusermount3 does not say so */
+		hfs_say(stderr, "hintctl: %s: the user who mounted it (uid %u), or root, can unmount it\n", m->mountpoint, m->user_id);
+		return EXIT_FAILED;
+	}
 	free(bounded_read(m->mountpoint, ANSWER_MS, &err));
 	if (!is_gone(err) && err != -ETIMEDOUT && !is_lazy)
 		daemon = open_daemon(m, &pid);

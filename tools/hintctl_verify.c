@@ -149,16 +149,16 @@ static int verify_dir(const char *dir)
 		   err == 0 ? "done" : err == -ECANCELED ? "stopped" : "failed");
 }
 
-/* Only one that is there is opened: a cache is not made here. */
-static bool is_cache_dir(const char *dir)
+/* Only one that is there is opened: a cache is not made here. 1, 0, or negative errno. */
+static int is_cache_dir(const char *dir)
 {
 	char *path;
 	struct stat st;
-	bool is;
+	int is;
 
 	if (asprintf(&path, "%s/v1/tier", dir) < 0)
-		return false;
-	is = stat(path, &st) == 0;
+		return -ENOMEM;
+	is = stat(path, &st) == 0 ? 1 : errno == EACCES ? -errno : 0;
 	free(path);
 	return is;
 }
@@ -166,16 +166,19 @@ static bool is_cache_dir(const char *dir)
 int verb_verify(const struct mounts *m, const char *arg)
 {
 	const struct mount_row *row;
+	int is_dir = arg && !mounts_has(m, arg) ? is_cache_dir(arg) : -ENOENT;
 
-	if (arg && !mounts_has(m, arg) && is_cache_dir(arg))
+	if (is_dir > 0)
 		return verify_dir(arg);
-	if (arg && !mounts_has(m, arg)) {
+	if (is_dir == 0)
 		hfs_say(stderr,
 			"hintctl: %s: neither the mountpoint of a hintfs (hintctl list shows those) nor a hintfs cache (what a mount has as "
 			"cache-dir=)\n",
 			arg);
+	else if (is_dir != -ENOENT)
+		hfs_say(stderr, "hintctl: %s: %s; a cache is verified by the user who mounts with it\n", arg, strerror(-is_dir));
+	if (is_dir != -ENOENT)
 		return EXIT_FAILED;
-	}
 	row = mounts_find(m, arg);
 	return row ? verify_mount(row) : EXIT_FAILED;
 }

@@ -360,6 +360,11 @@ def test_somebody_elses(tmp_path):
     d.mkdir(mode=0o700)
     os.chown(d, 12345, 12345)
     refused(d, ["belongs to uid 12345", "of your own"])
+    os.chown(d, 0, 0)
+    tool(d, "start")
+    for p in [d, *d.rglob("*")]:
+        os.chown(p, 12345, 12345)
+    refused(d, ["belongs to uid 12345", "of your own"])  # and not: no cache
 
 
 def test_apart(tmp_path):

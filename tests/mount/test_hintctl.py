@@ -198,6 +198,13 @@ def test_umount_waits_for_the_daemons_end(hfs):
     hfs.judge()
 
 
+def test_umount_by_somebody_else(hfs):
+    words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", env.binary("tools", "hintctl"), "umount", hfs.path]
+    result = procs.run(words, timeout=20)
+    assert result.rc == 1 and b"the user who mounted it (uid 0), or root, can unmount it" in result.err, result.err
+    assert b"busy" not in result.err and mounts.is_mounted(hfs.path)
+
+
 def test_umount_of_one_of_two_places(hfs, tmp):
     other = os.path.join(tmp, "other")
     os.mkdir(other)

@@ -74,6 +74,25 @@ void sch_bitmap_set(struct sch_bitmap *b, uint32_t i)
 	}
 }
 
+void sch_bitmap_fill(struct sch_bitmap *b, uint32_t from, uint32_t to)
+{
+	for (uint32_t k = 0; k < b->levels; k++) { /* [from, to]: both ends inside */
+		uint32_t last = k ? to : to - 1;
+
+		for (uint32_t w = from / 64; w <= last / 64; w++) {
+			uint64_t word = ~0ULL;
+
+			if (w == from / 64)
+				word &= ~0ULL << (from % 64);
+			if (w == last / 64)
+				word &= ~0ULL >> (63 - last % 64);
+			b->words[k][w] |= word;
+		}
+		from /= 64;
+		to = last / 64;
+	}
+}
+
 void sch_bitmap_clear(struct sch_bitmap *b, uint32_t i)
 {
 	for (uint32_t k = 0; k < b->levels; k++, i /= 64) {

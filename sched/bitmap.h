@@ -31,6 +31,7 @@ void sch_bitmap_finish(struct sch_bitmap *b);
 int sch_bitmap_reserve(struct sch_bitmap *b, uint32_t capacity) __attribute__((warn_unused_result));
 void sch_bitmap_zero(struct sch_bitmap *b);
 void sch_bitmap_set(struct sch_bitmap *b, uint32_t i);   /* i < capacity */
+void sch_bitmap_fill(struct sch_bitmap *b, uint32_t from, uint32_t to); /* [from, to), from < to <= capacity */
 void sch_bitmap_clear(struct sch_bitmap *b, uint32_t i); /* i < capacity */
 bool sch_bitmap_has(const struct sch_bitmap *b, uint32_t i);
 /* Lowest member >= i, highest member <= i, highest of all; SCH_NONE if there is none. */

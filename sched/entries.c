@@ -309,17 +309,13 @@ int sched_stream_mark(struct sched *s, uint32_t stream, enum sched_mark mark, ui
 
 /* ---- reading ---------------------------------------------------------------------------- */
 
-bool sch_entry_get(const struct stream *st, uint64_t entry, struct sched_entry *ret)
+static uint64_t entry_len(const struct stream *st, uint64_t entry)
 {
-	const struct entry *e;
+	uint64_t len = st->blocks[entry / ENTRY_BLOCK][entry % ENTRY_BLOCK].len;
 	uint32_t lo = 0, hi = st->n_wide;
 
-	if (entry >= st->n_entries)
-		return false;
-	e = &st->blocks[entry / ENTRY_BLOCK][entry % ENTRY_BLOCK];
-	*ret = (struct sched_entry){e->file, e->off, e->len};
-	if (e->len != ENTRY_LEN_WIDE)
-		return true;
+	if (len != ENTRY_LEN_WIDE)
+		return len;
 	while (lo < hi) {
 		uint32_t mid = lo + (hi - lo) / 2;
 
@@ -328,8 +324,17 @@ bool sch_entry_get(const struct stream *st, uint64_t entry, struct sched_entry *
 		else
 			hi = mid;
 	}
-	if (lo < st->n_wide && st->wide[lo].entry == entry)
-		ret->len_bytes = st->wide[lo].len;
+	return lo < st->n_wide && st->wide[lo].entry == entry ? st->wide[lo].len : len;
+}
+
+bool sch_entry_get(const struct stream *st, uint64_t entry, struct sched_entry *ret)
+{
+	const struct entry *e;
+
+	if (entry >= st->n_entries)
+		return false;
+	e = &st->blocks[entry / ENTRY_BLOCK][entry % ENTRY_BLOCK];
+	*ret = (struct sched_entry){e->file, e->off, entry_len(st, entry)};
 	return true;
 }
 
@@ -489,13 +494,15 @@ bool sch_batch_find(const struct stream *st, uint64_t number, uint64_t from, uin
 
 void sch_visit_span(const struct sched *s, const struct stream *st, uint64_t visit, struct span *ret)
 {
-	struct sched_entry e;
+	uint64_t entry = st->n_repeats ? sch_visit_entry(st, visit) : visit, off, len;
+	const struct entry *e;
 	const struct file *f;
 
 	*ret = (struct span){.file = SCHED_NO_FILE};
-	if (!sch_entry_get(st, sch_visit_entry(st, visit), &e))
+	if (entry >= st->n_entries)
 		return;
-	ret->file = sch_file_target(s, e.file);
+	e = &st->blocks[entry / ENTRY_BLOCK][entry % ENTRY_BLOCK];
+	ret->file = sch_file_target(s, e->file);
 	f = sch_file(s, ret->file);
 	if (!f || f->state == FILE_MISSING)
 		return;
@@ -505,12 +512,14 @@ void sch_visit_span(const struct sched *s, const struct stream *st, uint64_t vis
 		ret->n = 1;
 		return;
 	}
-	if (e.off_bytes >= f->size_bytes)
+	off = e->off;
+	len = entry_len(st, entry);
+	if (off >= f->size_bytes)
 		return;
-	ret->off = e.off_bytes;
+	ret->off = off;
 	ret->end = f->size_bytes;
-	if (e.len_bytes && e.len_bytes < f->size_bytes - e.off_bytes)
-		ret->end = e.off_bytes + e.len_bytes;
-	ret->first = ret->off / s->cfg.chunk_bytes;
-	ret->n = (ret->end - 1) / s->cfg.chunk_bytes - ret->first + 1;
+	if (len && len < f->size_bytes - off)
+		ret->end = off + len;
+	ret->first = off >> s->chunk_shift;
+	ret->n = ((ret->end - 1) >> s->chunk_shift) - ret->first + 1;
 }

@@ -95,9 +95,12 @@ static bool fetch_may_keep(const struct sched *s, uint32_t p, uint32_t blocks)
 
 	if (s->held - sch_min32(idle, s->held) + fetch_keep_window(s) >= s->slots)
 		return false;
-	for (uint32_t k = 0; p != SCH_NONE && k < CHAIN_MAX; p = s->pos.next[p], k++)
+	for (uint32_t k = 0; p != SCH_NONE && k < CHAIN_MAX; p = s->pos.next[p], k++) {
+		struct block_run r = sch_position_blocks(s, p);
+
 		if (!sch_position_is_done(s, p))
-			sch_blocks_set(&all, s->pos.b0[p], s->pos.b1[p]);
+			sch_blocks_set(&all, r.b0, r.b1);
+	}
 	for (uint32_t b = 0; sch_blocks_run(&all, b, &b0, &b1); b = b1 + 1)
 		n += b1 - b0 + 1;
 	return n >= blocks - blocks / 4;
@@ -115,8 +118,10 @@ static void fetch_need(const struct sched *s, uint32_t p, uint32_t to, struct ne
 
 	*ret = (struct need){0};
 	for (uint32_t k = 0; p != SCH_NONE && p <= to && k < CHAIN_MAX; p = s->pos.next[p], k++) {
+		struct block_run r = sch_position_blocks(s, p);
+
 		if (!sch_position_is_done(s, p))
-			sch_blocks_set(&ret->blocks, s->pos.b0[p], s->pos.b1[p]);
+			sch_blocks_set(&ret->blocks, r.b0, r.b1);
 	}
 	for (uint32_t b = 0; sch_blocks_run(&ret->blocks, b, &b0, &b1); b = b1 + 1) {
 		ret->bytes += (b1 - b0 + 1) * s->block_bytes;
@@ -323,13 +328,13 @@ static void window_update(struct sched *s, uint32_t stream)
 	for (uint32_t p = st->low; p < s->pos.n; p++) {
 		bool is_first = bytes == 0;
 
-		if (s->pos.stream[p] != stream || sch_position_is_done(s, p))
+		if (sch_position_owner(s, p) != stream || sch_position_is_done(s, p))
 			continue;
 		bytes += sch_position_bytes(s, p);
 		if (st->win_unknown == SCH_NONE && !position_is_known(s, p))
 			st->win_unknown = p;
-		if (st->window_batches && st->visit_base + s->pos.visit[p] != visit) {
-			visit = st->visit_base + s->pos.visit[p];
+		if (st->window_batches && sch_position_visit(s, p) != visit) {
+			visit = sch_position_visit(s, p);
 			batches += window_batch(st, visit) != batch;
 			batch = window_batch(st, visit);
 		}
@@ -353,7 +358,7 @@ static bool fetch_is_allowed(struct sched *s, uint32_t p)
 	struct stream *st = sch_position_stream(s, p);
 
 	if (st->is_win_stale)
-		window_update(s, s->pos.stream[p]);
+		window_update(s, sch_position_owner(s, p));
 	/* Behind a name whose size nobody knows a window of bytes may have ended already: names are looked up, no data comes. */
 	if (st->window_bytes && p > st->win_unknown && position_is_known(s, p))
 		return false;
@@ -505,6 +510,8 @@ static bool fetch_block(struct sched *s, uint32_t p, uint32_t *left)
 void sch_fetch_near(struct sched *s, uint32_t p)
 {
 	uint32_t ahead = sch_min32(NEAR_PAGES, s->slots / 8), end = sch_min32(s->pos.n, p + 1 + ahead);
+	uint32_t stream = sch_position_owner(s, p);
+	uint64_t visit = sch_position_visit(s, p);
 
 	if (s->near_in != s->rebuilds)
 		s->n_near = 0;
@@ -512,7 +519,7 @@ void sch_fetch_near(struct sched *s, uint32_t p)
 	for (uint32_t q = p + 1; q < end && s->n_near < SCH_NEAR_MAX; q++) {
 		uint8_t tree = s->pages[s->pos.page[q]].tree;
 
-		if (s->pos.stream[q] != s->pos.stream[p] || s->pos.visit[q] != s->pos.visit[p])
+		if (sch_position_owner(s, q) != stream || sch_position_visit(s, q) != visit)
 			return;
 		if ((tree == T_ABSENT || tree == T_DISK) && s->pages[s->pos.page[q]].next == q)
 			s->near[s->n_near++] = q;

@@ -74,23 +74,6 @@ bool sch_blocks_run(const struct blocks *m, uint32_t from, uint32_t *ret_b0, uin
 
 /* ---- table ---------------------------------------------------------------------------- */
 
-struct file *sch_file(const struct sched *s, uint32_t file)
-{
-	if (file >= s->n_files || s->files[file].state == FILE_FREE)
-		return NULL;
-	return &s->files[file];
-}
-
-/* What entries that name `file` mean. One step: aliases are kept flat. */
-uint32_t sch_file_target(const struct sched *s, uint32_t file)
-{
-	const struct file *f = sch_file(s, file);
-
-	if (f && f->alias != SCHED_NO_FILE && sch_file(s, f->alias))
-		return f->alias;
-	return file;
-}
-
 /* Bytes of the page; the whole chunk while the size is not known; 0 past the end. */
 uint32_t sch_chunk_bytes(const struct sched *s, uint32_t file, uint64_t chunk_no)
 {

@@ -13,46 +13,16 @@
 
 #define SPENT_LOOKS 4u
 
-static uint32_t page_hash(const struct sched *s, uint32_t file, uint64_t chunk_no)
-{
-	uint64_t h = (chunk_no + ((uint64_t)file << 32 | file) * 0x9e3779b97f4a7c15ULL) * 0xff51afd7ed558ccdULL;
-
-	return (uint32_t)(h >> 32) & (s->n_buckets - 1);
-}
-
-void sch_page_prefetch(const struct sched *s, const struct stream *st, uint64_t visit)
-{
-	const struct entry *e;
-	uint32_t pg;
-
-	/* Beyond the list without repeats it is not worth the arithmetic. */
-	if (visit >= st->n_entries || s->n_buckets == 0)
-		return;
-	e = &st->blocks[visit / ENTRY_BLOCK][visit % ENTRY_BLOCK];
-	__builtin_prefetch(&s->buckets[page_hash(s, e->file, e->off / s->cfg.chunk_bytes)]);
-	if (visit < st->mat_visit + 6)
-		return;
-	e = &st->blocks[(visit - 6) / ENTRY_BLOCK][(visit - 6) % ENTRY_BLOCK];
-	pg = s->buckets[page_hash(s, e->file, e->off / s->cfg.chunk_bytes)];
-	if (pg != SCH_NONE)
-		__builtin_prefetch(&s->pages[pg]);
-}
-
 uint32_t sch_page_find(const struct sched *s, uint32_t file, uint64_t chunk_no)
 {
-	uint32_t pg;
-
 	if (s->n_buckets == 0)
 		return SCH_NONE;
-	pg = s->buckets[page_hash(s, file, chunk_no)];
-	while (pg != SCH_NONE && (s->pages[pg].file != file || s->pages[pg].chunk_no != chunk_no))
-		pg = s->pages[pg].hash_next;
-	return pg;
+	return sch_page_find_from(s, s->buckets[sch_page_bucket(s, file, chunk_no)], file, chunk_no);
 }
 
 static int pages_rehash(struct sched *s)
 {
-	uint32_t n = s->n_buckets ? s->n_buckets * 2 : 1024;
+	uint32_t n = s->n_buckets ? s->n_buckets * 4 : 1024; /* each page comes by here a third of a time */
 	uint32_t *b = malloc((size_t)n * sizeof(*b));
 
 	if (!b)
@@ -67,7 +37,7 @@ static int pages_rehash(struct sched *s)
 
 		if (!p->is_live)
 			continue;
-		head = &b[page_hash(s, p->file, p->chunk_no)];
+		head = &b[sch_page_bucket(s, p->file, p->chunk_no)];
 		p->hash_next = *head;
 		*head = i;
 	}
@@ -99,7 +69,7 @@ uint32_t sch_page_get(struct sched *s, uint32_t file, uint64_t chunk_no)
 	pg = page_alloc(s);
 	if (pg == SCH_NONE)
 		return SCH_NONE;
-	head = &s->buckets[page_hash(s, file, chunk_no)];
+	head = &s->buckets[sch_page_bucket(s, file, chunk_no)];
 	s->pages[pg] = (struct page){.chunk_no = chunk_no,
 				     .file = file,
 				     .hash_next = *head,
@@ -122,7 +92,7 @@ void sch_page_put(struct sched *s, uint32_t pg)
 	if (!p->is_live || p->next != SCH_NONE || p->frame != SCH_NONE || p->ext_pins || p->wait_pins ||
 	    (p->flags & (PG_TIER | PG_DEMAND | PG_ADMIT)))
 		return;
-	link = &s->buckets[page_hash(s, p->file, p->chunk_no)];
+	link = &s->buckets[sch_page_bucket(s, p->file, p->chunk_no)];
 	while (*link != pg)
 		link = &s->pages[*link].hash_next;
 	*link = p->hash_next;
@@ -156,9 +126,12 @@ static bool page_is_spent(const struct sched *s, const struct page *p, const str
 
 	if (!f->is_spent)
 		return false;
-	for (uint32_t k = 0; v != SCH_NONE && k < SPENT_LOOKS; v = s->pos.next[v], k++)
-		if (!sch_blocks_all(&f->valid, s->pos.b0[v], s->pos.b1[v]))
+	for (uint32_t k = 0; v != SCH_NONE && k < SPENT_LOOKS; v = s->pos.next[v], k++) {
+		struct block_run r = sch_position_blocks(s, v);
+
+		if (!sch_blocks_all(&f->valid, r.b0, r.b1))
 			return true;
+	}
 	return false;
 }
 
@@ -187,9 +160,9 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 	bool is_wanted = page_is_wanted(s, p), is_idle = f->fetches == SCH_NONE;
 
 	if (is_wanted) {
-		uint32_t b0 = s->pos.b0[p->next], b1 = s->pos.b1[p->next];
+		struct block_run r = sch_position_blocks(s, p->next);
 
-		if (sch_blocks_all(&f->valid, b0, b1)) {
+		if (sch_blocks_all(&f->valid, r.b0, r.b1)) {
 			if (is_idle && !p->wait_pins && !p->ext_pins && !f->is_fresh) {
 				if (page_is_spent(s, p, f))
 					list = L_STALE;
@@ -201,7 +174,7 @@ static void page_restate_frame(struct sched *s, uint32_t pg)
 
 			for (int w = 0; w < SCH_BLOCKS_MAX / 64; w++)
 				both.w[w] |= f->flight.w[w];
-			p->tree = sch_blocks_all(&both, b0, b1) ? T_FLIGHT : T_ABSENT;
+			p->tree = sch_blocks_all(&both, r.b0, r.b1) ? T_FLIGHT : T_ABSENT;
 		} else {
 			p->tree = p->flags & PG_TIER ? T_DISK : T_ABSENT;
 			list = L_STALE;
@@ -265,13 +238,12 @@ void sch_page_clip(struct sched *s, uint32_t pg)
 		next = s->pos.next[p];
 		if (sch_position_is_done(s, p) || st->is_replaced)
 			continue;
-		sch_visit_span(s, st, st->visit_base + s->pos.visit[p], &sp);
-		if (sp.file == file && sp.n == 1 && sp.first == 0) {
-			s->pos.b0[p] = (uint8_t)(sp.off / s->block_bytes);
-			s->pos.b1[p] = (uint8_t)((sp.end - 1) / s->block_bytes);
+		sch_visit_span(s, st, sch_position_visit(s, p), &sp);
+		if (sp.file == file && sp.n == 1 && sp.first == 0 &&
+		    !sch_rows_blocks_set(&s->pos.rows, p, (uint32_t)(sp.off / s->block_bytes),
+					 (uint32_t)((sp.end - 1) / s->block_bytes)))
 			continue;
-		}
-		sch_position_done(s, p); /* past the end */
+		sch_position_done(s, p); /* past the end, or no memory to say how far */
 		if (!s->pages[pg].is_live)
 			return;
 	}

@@ -152,7 +152,7 @@ static struct skipped *skipped_at(struct sched *s, uint64_t id)
 static void stream_fall_out(struct sched *s, uint32_t stream, uint32_t p)
 {
 	const struct page *pg = &s->pages[s->pos.page[p]];
-	struct skipped new = {page_id(pg->file, pg->chunk_no), s->streams[stream].visit_base + s->pos.visit[p], stream};
+	struct skipped new = {page_id(pg->file, pg->chunk_no), sch_position_visit(s, p), stream};
 
 	if (!s->skipped)
 		s->skipped = calloc(SKIPPED_MAX, sizeof(*s->skipped));
@@ -170,7 +170,7 @@ static uint32_t stream_undone(struct sched *s, uint32_t stream, uint32_t p)
 		return s->pos.n;
 	for (p = sch_bitmap_next(&s->pos.undone, sch_max32(p, st->undone)); p != SCH_NONE && p < s->pos.n;
 	     p = sch_bitmap_next(&s->pos.undone, p + 1))
-		if (s->pos.stream[p] == stream)
+		if (sch_position_owner(s, p) == stream)
 			return st->undone = p;
 	st->undone = SCH_NONE; /* until one is laid out */
 	return s->pos.n;
@@ -185,7 +185,7 @@ void sch_progress_low(struct sched *s, uint32_t stream)
 	st->low = sch_max32(st->low, sch_min32(st->undone, st->high));
 	while (st->low < st->high) {
 		p = st->low;
-		if (s->pos.stream[p] == stream && !sch_position_is_done(s, p)) {
+		if (sch_position_owner(s, p) == stream && !sch_position_is_done(s, p)) {
 			if (st->high - p <= st->reorder)
 				break;
 			stream_fall_out(s, stream, p);
@@ -196,7 +196,7 @@ void sch_progress_low(struct sched *s, uint32_t stream)
 		st->gap = 0;
 		st->low = st->high = stream_undone(s, stream, st->low);
 	}
-	st->low_visit = st->low < s->pos.n ? st->visit_base + s->pos.visit[st->low] : st->mat_visit;
+	st->low_visit = st->low < s->pos.n ? sch_position_visit(s, st->low) : st->mat_visit;
 	st->high_visit = sch_max64(st->high_visit, st->low_visit);
 }
 
@@ -227,10 +227,10 @@ static void stream_raise_high(struct sched *s, uint32_t stream, uint32_t p)
 		return;
 	stream_burst(s, st, p + 1 - st->high);
 	for (uint32_t i = st->high; i <= p; i++)
-		if (s->pos.stream[i] == stream && !sch_position_is_done(s, i))
+		if (sch_position_owner(s, i) == stream && !sch_position_is_done(s, i))
 			st->gap++;
 	st->high = p + 1;
-	st->high_visit = st->visit_base + s->pos.visit[p] + 1;
+	st->high_visit = sch_position_visit(s, p) + 1;
 	st->is_win_stale = true;
 }
 
@@ -416,7 +416,7 @@ static bool visit_is_any(const struct sched *s, uint32_t p)
 {
 	const struct stream *st = sch_position_stream(s, p);
 
-	return st->n_spans && sch_entry_is_any(st, sch_visit_entry(st, st->visit_base + s->pos.visit[p]));
+	return st->n_spans && sch_entry_is_any(st, sch_visit_entry(st, sch_position_visit(s, p)));
 }
 
 static bool visit_is_near(const struct sched *s, uint32_t p)
@@ -437,7 +437,9 @@ static uint32_t visit_find(const struct sched *s, uint32_t pg, uint32_t b0, uint
 
 	*ret_far = SCH_NONE;
 	for (uint32_t p = s->pages[pg].next; p != SCH_NONE && n < CHAIN_MAX; p = s->pos.next[p], n++) {
-		if (sch_position_is_done(s, p) || s->pos.b1[p] < b0 || s->pos.b0[p] > b1)
+		struct block_run r = sch_position_blocks(s, p);
+
+		if (sch_position_is_done(s, p) || r.b1 < b0 || r.b0 > b1)
 			continue;
 		if (!visit_is_near(s, p)) {
 			if (*ret_far == SCH_NONE)
@@ -454,18 +456,18 @@ static uint32_t visit_find(const struct sched *s, uint32_t pg, uint32_t b0, uint
 
 static void visit_touch(struct sched *s, uint32_t p, uint32_t b1, uint64_t reader)
 {
-	uint32_t stream = s->pos.stream[p], pg = s->pos.page[p];
+	uint32_t stream = sch_position_owner(s, p), pg = s->pos.page[p];
 	struct stream *st = &s->streams[stream];
 
 	if (!visit_is_any(s, p))
 		stream_raise_high(s, stream, p);
-	stream_add_reader(st, reader, st->visit_base + s->pos.visit[p]);
+	stream_add_reader(st, reader, sch_position_visit(s, p));
 	st->last_match_ns = s->now_ns;
 	st->matches_by_others = 0;
 	st->cand = SCH_NONE;
 	if (st->span_max > 1)
 		sch_fetch_near(s, p);
-	if (b1 < s->pos.b1[p])
+	if (b1 < sch_position_blocks(s, p).b1)
 		return;
 	if (st->high > p) {
 		uint32_t dist = st->high - p;
@@ -493,7 +495,7 @@ static void jump_done(struct sched *s, uint32_t stream, uint32_t from, uint32_t 
 	for (uint32_t p = from; p < to; p++) {
 		uint32_t fr = s->pages[s->pos.page[p]].frame;
 
-		if (s->pos.stream[p] == stream && fr != SCH_NONE && s->frames[fr].read_hi > s->pos.b1[p])
+		if (sch_position_owner(s, p) == stream && fr != SCH_NONE && s->frames[fr].read_hi > sch_position_blocks(s, p).b1)
 			sch_position_done(s, p);
 	}
 }
@@ -501,7 +503,7 @@ static void jump_done(struct sched *s, uint32_t stream, uint32_t from, uint32_t 
 /* A read far ahead: is it the eighth in that place? Then the readers have moved on. */
 static bool visit_jump(struct sched *s, uint32_t p)
 {
-	uint32_t stream = s->pos.stream[p];
+	uint32_t stream = sch_position_owner(s, p);
 	struct stream *st = &s->streams[stream];
 
 	if (st->cand == SCH_NONE || p < st->cand || p - st->cand > st->reorder) {
@@ -511,7 +513,7 @@ static bool visit_jump(struct sched *s, uint32_t p)
 	if (++st->cand_hits < JUMP_HITS)
 		return false;
 	for (uint32_t i = st->low; i < st->cand; i++)
-		if (s->pos.stream[i] == stream)
+		if (sch_position_owner(s, i) == stream)
 			stream_skip(s, st, i);
 	st->low = sch_max32(st->low, st->cand);
 	jump_done(s, stream, st->low, p);
@@ -572,9 +574,9 @@ void sch_progress_done_to(struct sched *s, uint32_t stream, uint64_t visit)
 		return;
 	}
 	for (uint32_t p = st->low; p < s->pos.n; p++) {
-		if (s->pos.stream[p] != stream)
+		if (sch_position_owner(s, p) != stream)
 			continue;
-		if (st->visit_base + s->pos.visit[p] >= visit)
+		if (sch_position_visit(s, p) >= visit)
 			break;
 		st->low = p + 1;
 		sch_position_done(s, p);

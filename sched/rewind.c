@@ -91,9 +91,9 @@ static void rewind_done(struct sched *s, uint32_t stream, uint64_t to)
 		const struct page *pg = &s->pages[s->pos.page[p]];
 		struct span sp = {.file = pg->file, .first = pg->chunk_no, .n = 1};
 
-		if (s->pos.stream[p] != stream || sch_position_is_done(s, p))
+		if (sch_position_owner(s, p) != stream || sch_position_is_done(s, p))
 			continue;
-		if (st->visit_base + s->pos.visit[p] > to)
+		if (sch_position_visit(s, p) > to)
 			break;
 		if (back_index(st, &sp) == REWIND_READS)
 			continue;

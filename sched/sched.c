@@ -120,6 +120,9 @@ int sched_create(const struct sched_config *cfg, struct sched **ret_s)
 	s->slots = cfg->slots;
 	s->block_bytes = (uint32_t)sch_max64(4096, cfg->chunk_bytes / SCH_BLOCKS_MAX);
 	s->blocks_per_page = (uint32_t)(cfg->chunk_bytes / s->block_bytes);
+	s->chunk_shift = (uint32_t)__builtin_ctzll(cfg->chunk_bytes);
+	s->block_shift = (uint32_t)__builtin_ctz(s->block_bytes);
+	s->pos.rows.whole = (uint8_t)(s->blocks_per_page - 1);
 	s->horizon = horizon_of(s);
 	s->concurrency = sch_min32(CONCURRENCY_START, cfg->inflight_max);
 	s->free_page = s->free_frame = s->free_fetch = s->free_seq = SCH_NONE;

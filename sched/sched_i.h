@@ -239,12 +239,42 @@ struct skipped {
 
 /* ---- positions ------------------------------------------------------------------------ */
 
-struct positions { /* structure of arrays: 16 B a position and a done bit */
+/* rows.c: what of a position is the same, or counts on, from the one before; see there */
+#define SCH_ROW 16u
+#define SCH_ROW_MIXED UINT16_MAX
+
+struct row { /* 16 positions, 12 B */
+	uint32_t visit;	 /* of the first position; SCH_ROW_MIXED: index in mixed */
+	uint32_t part;	 /* index in part; SCH_NONE: all need their whole pages */
+	uint16_t stream; /* of all of them */
+	uint16_t steps;	 /* bit i: position i is the visit after the one of position i - 1, else it is the same */
+};
+struct row_mixed {
+	uint32_t visit[SCH_ROW];
+	uint16_t stream[SCH_ROW];
+};
+struct row_part {
+	uint8_t b0[SCH_ROW], b1[SCH_ROW];
+};
+struct rows {
+	struct row *row;
+	struct row_mixed *mixed;
+	struct row_part *part;
+	uint32_t cap, n_mixed, cap_mixed, n_part, cap_part;
+	uint32_t last; /* visit of the position written last */
+	uint8_t whole; /* the last block of a whole page */
+};
+
+struct seat { /* a position, all but its page */
+	uint32_t visit;	 /* - visit_base of its stream */
+	uint16_t stream; /* SCH_NOBODY: withdrawn, and done */
+	uint8_t b0, b1;	 /* blocks that it needs */
+};
+
+struct positions { /* structure of arrays: 8.75 B a position, up to 8 more where the rows are not plain, and a bit in each tree */
 	uint32_t *page;
 	uint32_t *next; /* next visit of the same page */
-	uint32_t *visit;
-	uint16_t *stream; /* SCH_NOBODY: withdrawn, and done */
-	uint8_t *b0, *b1;
+	struct rows rows;
 	struct sch_bitmap undone;
 	uint32_t n, cap, low;
 	uint64_t n_laid; /* positions laid out so far, again or for the first time: what the work is */
@@ -380,6 +410,7 @@ struct rate {
 struct sched {
 	struct sched_config cfg;
 	uint32_t block_bytes, blocks_per_page;
+	uint32_t chunk_shift, block_shift; /* 1 << those are chunk_bytes and block_bytes */
 	uint32_t slots;
 	enum sched_prefetch mode;
 	uint64_t now_ns;
@@ -489,8 +520,20 @@ bool sch_emit(struct sched *s, const struct sched_action *a) __attribute__((warn
 int sch_array_grow(void **array, uint32_t *cap, uint32_t need, size_t size) __attribute__((warn_unused_result));
 
 /* files.c */
-struct file *sch_file(const struct sched *s, uint32_t file); /* NULL: not declared */
-uint32_t sch_file_target(const struct sched *s, uint32_t file);
+/* NULL: not declared */
+static inline struct file *sch_file(const struct sched *s, uint32_t file)
+{
+	if (file >= s->n_files || s->files[file].state == FILE_FREE)
+		return NULL;
+	return &s->files[file];
+}
+/* What entries that name `file` mean. One step: aliases are kept flat. */
+static inline uint32_t sch_file_target(const struct sched *s, uint32_t file)
+{
+	const struct file *f = sch_file(s, file);
+
+	return f && f->alias != SCHED_NO_FILE && sch_file(s, f->alias) ? f->alias : file;
+}
 uint32_t sch_chunk_bytes(const struct sched *s, uint32_t file, uint64_t chunk_no);
 uint32_t sch_chunk_blocks(const struct sched *s, uint32_t file, uint64_t chunk_no);
 
@@ -517,7 +560,20 @@ void sch_visit_span(const struct sched *s, const struct stream *st, uint64_t vis
 
 /* pages.c */
 uint32_t sch_page_find(const struct sched *s, uint32_t file, uint64_t chunk_no);
-void sch_page_prefetch(const struct sched *s, const struct stream *st, uint64_t visit);
+/* Where it is looked for, if there are buckets at all. */
+static inline uint32_t sch_page_bucket(const struct sched *s, uint32_t file, uint64_t chunk_no)
+{
+	uint64_t h = (chunk_no + ((uint64_t)file << 32 | file) * 0x9e3779b97f4a7c15ULL) * 0xff51afd7ed558ccdULL;
+
+	return (uint32_t)(h >> 32) & (s->n_buckets - 1);
+}
+/* Along the chain of a bucket, from pg on. */
+static inline uint32_t sch_page_find_from(const struct sched *s, uint32_t pg, uint32_t file, uint64_t chunk_no)
+{
+	while (pg != SCH_NONE && (s->pages[pg].file != file || s->pages[pg].chunk_no != chunk_no))
+		pg = s->pages[pg].hash_next;
+	return pg;
+}
 uint32_t sch_page_get(struct sched *s, uint32_t file, uint64_t chunk_no); /* SCH_NONE: no memory */
 void sch_page_put(struct sched *s, uint32_t pg);	  /* free it if nothing refers to it */
 void sch_page_untree(struct sched *s, uint32_t pg);
@@ -525,7 +581,29 @@ void sch_page_restate(struct sched *s, uint32_t pg);
 void sch_page_clip(struct sched *s, uint32_t pg); /* the file's size became known: fit its visits */
 void sch_page_next(struct sched *s, uint32_t pg); /* its next visit was done: move on */
 
+/* lay.c */
+bool sch_positions_extend(struct sched *s, uint32_t *budget); /* false: there is nothing left to do, or no room for it */
+/* Blocks of the page that the visit needs. */
+void sch_seat_blocks(const struct sched *s, const struct span *sp, uint64_t chunk_no, struct seat *x);
+
 /* positions.c */
+int sch_positions_grow(struct sched *s) __attribute__((warn_unused_result));
+/* Positions [p, p + n) are the stream's, and not done. */
+void sch_positions_own(struct sched *s, struct stream *st, uint32_t p, uint32_t n);
+void sch_position_first(struct sched *s, uint32_t p); /* it is the only visit to come of its page */
+/* Link position p of page pg, whose own fields are set, behind the other visits of its page. */
+static inline void sch_position_link(struct sched *s, uint32_t p, uint32_t pg)
+{
+	struct page *page = &s->pages[pg];
+
+	s->pos.next[p] = SCH_NONE;
+	if (page->next != SCH_NONE) {
+		s->pos.next[page->last] = p;
+		page->last = p;
+	} else {
+		sch_position_first(s, p);
+	}
+}
 void sch_positions_finish(struct sched *s);
 void sch_positions_run(struct sched *s);
 void sch_positions_settle(struct sched *s); /* nothing may refer to positions that are out of date */
@@ -536,11 +614,61 @@ static inline bool sch_position_is_done(const struct sched *s, uint32_t p)
 	return !(s->pos.undone.words[0][p / 64] >> (p % 64) & 1);
 }
 uint32_t sch_position_bytes(const struct sched *s, uint32_t p);
+uint64_t sch_position_visit(const struct sched *s, uint32_t p);
+static inline uint32_t sch_position_owner(const struct sched *s, uint32_t p)
+{
+	const struct row *w = &s->pos.rows.row[p / SCH_ROW];
+
+	return w->stream != SCH_ROW_MIXED ? w->stream : s->pos.rows.mixed[w->visit].stream[p % SCH_ROW];
+}
 static inline struct stream *sch_position_stream(const struct sched *s, uint32_t p)
 {
-	return &s->streams[s->pos.stream[p]];
+	return &s->streams[sch_position_owner(s, p)];
+}
+struct block_run { /* blocks of a page, both ends inside */
+	uint32_t b0, b1;
+};
+static inline struct block_run sch_position_blocks(const struct sched *s, uint32_t p)
+{
+	const struct rows *r = &s->pos.rows;
+	uint32_t part = r->row[p / SCH_ROW].part;
+
+	if (part == SCH_NONE)
+		return (struct block_run){0, r->whole};
+	return (struct block_run){r->part[part].b0[p % SCH_ROW], r->part[part].b1[p % SCH_ROW]};
 }
 uint64_t sch_positions_bytes(const struct sched *s);
+
+/* rows.c */
+/* How many of bits 1 ... i are set. */
+static inline uint32_t sch_row_steps(uint16_t steps, uint32_t i)
+{
+	uint32_t v = steps & ((2u << i) - 1);
+
+	if (steps == 0xfffe) /* one after the other, mostly */
+		return i;
+	v -= v >> 1 & 0x5555;
+	v = (v & 0x3333) + (v >> 2 & 0x3333);
+	v = (v + (v >> 4)) & 0x0f0f;
+	return (v + (v >> 8)) & 0x1f;
+}
+static inline void sch_rows_swap(struct rows *a, struct rows *b)
+{
+	struct rows t = *a;
+
+	*a = *b;
+	*b = t;
+}
+void sch_rows_finish(struct rows *r);
+uint64_t sch_rows_bytes(const struct rows *r);
+int sch_rows_reserve(struct rows *r, uint32_t n) __attribute__((warn_unused_result)); /* n positions */
+/* The position after the one that was written last, or 0 to begin again; there is room. -ENOMEM: it is not there. */
+int sch_rows_put(struct rows *r, uint32_t p, const struct seat *x) __attribute__((warn_unused_result));
+/* The same for n visits of whole pages, one after the other; returns how many found memory. */
+uint32_t sch_rows_run(struct rows *r, uint32_t p, uint32_t n, uint32_t stream, uint32_t visit);
+/* The stream's positions in [from, to) are SCH_NOBODY's. */
+void sch_rows_withdraw(struct rows *r, uint32_t from, uint32_t to, uint32_t stream);
+int sch_rows_blocks_set(struct rows *r, uint32_t p, uint32_t b0, uint32_t b1) __attribute__((warn_unused_result));
 
 /* progress.c */
 enum match { MATCH_NO, MATCH_WEAK /* by a list that is not trusted */, MATCH_AGAIN, MATCH_YES };

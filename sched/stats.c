@@ -145,7 +145,7 @@ void sched_windows_get(const struct sched *s, uint64_t ret[SCHED_STREAMS_MAX])
 		const struct sch_bitmap *b = &s->tree[here[t]];
 
 		for (uint32_t p = sch_bitmap_next(b, 0); p != SCH_NONE; p = sch_bitmap_next(b, p + 1))
-			if (s->pos.stream[p] < SCHED_STREAMS_MAX && p >= sch_position_stream(s, p)->low)
-				ret[s->pos.stream[p]] += sch_position_bytes(s, p);
+			if (sch_position_owner(s, p) < SCHED_STREAMS_MAX && p >= sch_position_stream(s, p)->low)
+				ret[sch_position_owner(s, p)] += sch_position_bytes(s, p);
 	}
 }

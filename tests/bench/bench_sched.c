@@ -3,7 +3,9 @@
  * tests/bench/bench_sched.c - what the scheduler costs: ns and bytes an entry and a position. Prints, asserts nothing.
  *
  * Usage: bench_sched [million positions]. An epoch of distinct 1 MiB pages, repeated ten times by entries that name the
- * same pages in other orders; ingest, materialisation over the whole length, and a replay of reads and fetches.
+ * same pages in other orders: steps through the file (strided), or at random (shuffled). Ingest; materialisation over
+ * the whole length, first into memory that the kernel has yet to give, then once more, as after a seek; a replay of
+ * reads and fetches.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -46,8 +48,30 @@ static struct sched *open_sched(uint32_t slots, uint64_t positions)
 	return s;
 }
 
+/* Page that entry i of n names. */
+static uint64_t page_of(uint64_t i, uint64_t pages, const uint32_t *shuffle)
+{
+	return shuffle ? shuffle[i] : (i * 7919 + i / pages * 13) % pages;
+}
+
+/* A new permutation of all pages for each epoch; the caller frees it. */
+static uint32_t *shuffle_make(uint64_t n, uint64_t pages)
+{
+	uint32_t *v = malloc(n * sizeof(*v));
+
+	if (!v)
+		exit(1);
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t first = i / pages * pages, k = first + rnd(i - first + 1); /* Fisher-Yates, inside out */
+
+		v[i] = v[k];
+		v[k] = (uint32_t)(i - first);
+	}
+	return v;
+}
+
 /* Entries of 10 epochs over n / 10 pages; returns the stream. */
-static uint32_t ingest(struct sched *s, uint64_t n)
+static uint32_t ingest(struct sched *s, uint64_t n, const uint32_t *shuffle)
 {
 	struct sched_entry e[4096];
 	uint32_t st;
@@ -59,7 +83,7 @@ static uint32_t ingest(struct sched *s, uint64_t n)
 		size_t k = 0;
 
 		for (; k < 4096 && i < n; k++, i++)
-			e[k] = (struct sched_entry){0, (i * 7919 + i / pages * 13) % pages * MIB, MIB};
+			e[k] = (struct sched_entry){0, page_of(i, pages, shuffle) * MIB, MIB};
 		if (sched_stream_append(s, st, e, k) != (int64_t)k)
 			exit(1);
 	}
@@ -84,31 +108,50 @@ static uint64_t drain(struct sched *s, uint64_t now_ns)
 	return n_acts;
 }
 
-static void bench_positions(uint64_t n)
+/* As far as it goes: seven eighths of the horizon at the least. Returns positions laid out. */
+static uint64_t lay_out(struct sched *s)
+{
+	uint64_t before = s->pos.n_laid, laid = UINT64_MAX;
+
+	for (uint64_t i = 0; s->pos.n_laid != laid; i++) {
+		laid = s->pos.n_laid;
+		drain(s, i);
+	}
+	return laid - before;
+}
+
+static void bench_positions(uint64_t n, bool is_shuffled)
 {
 	/* The horizon follows from the slots: enough of them to hold all n in view. */
-	struct sched *s = open_sched((uint32_t)(n / 16 + 1), 2 * n);
+	struct sched *s = open_sched((uint32_t)(n / 14 + 1), 2 * n);
+	uint32_t *shuffle = is_shuffled ? shuffle_make(n, n / 10 ? n / 10 : 1) : NULL, stream;
 	struct sched_stats st;
 	double t0 = now_s(), t1, t2;
-	uint64_t before, bytes, laid = UINT64_MAX;
+	uint64_t before, bytes, laid;
+	const char *how = is_shuffled ? "shuffled" : "strided";
 
-	ingest(s, n);
+	stream = ingest(s, n, shuffle);
 	t1 = now_s();
 	sched_stats_get(s, &st);
 	before = st.entry_bytes;
 	sched_set_prefetch(s, SCHED_PREFETCH_OFF);
-	for (uint64_t i = 0; s->pos.n_laid != laid; i++) { /* as far as it goes: seven eighths of the horizon at the least */
-		laid = s->pos.n_laid;
-		drain(s, i);
-	}
+	printf("ingest       %-9s %10" PRIu64 " entries    %6.1f ns, %5.1f B an entry\n", how, n,
+	       (t1 - t0) / (double)n * 1e9, (double)before / (double)n);
+	t1 = now_s();
+	laid = lay_out(s);
 	t2 = now_s();
 	sched_stats_get(s, &st);
 	bytes = st.entry_bytes - before;
-	printf("ingest       %10" PRIu64 " entries    %6.1f ns, %5.1f B an entry\n", n, (t1 - t0) / (double)n * 1e9,
-	       (double)before / (double)n);
-	printf("materialise  %10" PRIu64 " positions  %6.1f ns, %5.1f B a position (pages included, a tenth of %" PRIu64 ")\n",
-	       laid, (t2 - t1) / (double)laid * 1e9, (double)bytes / (double)laid, n);
+	printf("materialise  %-9s %10" PRIu64
+	       " positions  %6.1f ns, %5.1f B a position (pages included, a tenth of %" PRIu64 ")\n",
+	       how, laid, (t2 - t1) / (double)laid * 1e9, (double)bytes / (double)laid, n);
+	if (sched_stream_mark(s, stream, SCHED_MARK_SEEK, 0, 0))
+		exit(1);
+	t1 = now_s();
+	laid = lay_out(s);
+	printf("again        %-9s %10" PRIu64 " positions  %6.1f ns\n", how, laid, (now_s() - t1) / (double)laid * 1e9);
 	sched_destroy(s);
+	free(shuffle);
 }
 
 static void bench_replay(uint64_t n)
@@ -117,7 +160,7 @@ static void bench_replay(uint64_t n)
 	uint64_t pages = n / 10 ? n / 10 : 1, acts = 0, now_ns = 1;
 	double t0;
 
-	ingest(s, n);
+	ingest(s, n, NULL);
 	acts += drain(s, now_ns);
 	t0 = now_s();
 	for (uint64_t i = 0; i < n; i++) {
@@ -152,7 +195,8 @@ int main(int argc, char **argv)
 {
 	uint64_t n = (argc > 1 ? strtoull(argv[1], NULL, 10) : 10) * 1000000;
 
-	bench_positions(n ? n : 1000);
+	bench_positions(n ? n : 1000, false);
+	bench_positions(n ? n : 1000, true);
 	bench_replay(n / 10 ? n / 10 : 1000);
 	bench_random(n / 20 ? n / 20 : 1000);
 	return 0;

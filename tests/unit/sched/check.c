@@ -45,13 +45,33 @@ static void check_own(const struct sched *s, uint32_t stream)
 	uint32_t n = 0;
 
 	for (uint32_t p = 0; p < s->pos.n; p++) {
-		if (s->pos.stream[p] != stream)
+		if (sch_position_owner(s, p) != stream)
 			continue;
 		n++;
 		CHECK(p >= st->first_own);
 		CHECK(p >= st->undone || sch_position_is_done(s, p));
 	}
 	CHECK(n == st->n_own);
+}
+
+/* Positions of a stream are in the order of its visits, and need blocks that a page has. */
+static void check_rows(const struct sched *s)
+{
+	static uint64_t visit[SCHED_STREAMS_MAX + 1];
+
+	memset(visit, 0, sizeof(visit));
+	for (uint32_t p = 0; p < s->pos.n && !s->is_dirty; p++) {
+		uint32_t stream = sch_position_owner(s, p);
+		struct block_run r = sch_position_blocks(s, p);
+
+		CHECK(stream < s->n_streams || stream == SCH_NOBODY);
+		CHECK(r.b0 <= r.b1 && r.b1 < s->blocks_per_page);
+		if (stream == SCH_NOBODY)
+			continue;
+		CHECK(sch_position_visit(s, p) >= visit[stream]);
+		visit[stream] = sch_position_visit(s, p);
+		CHECK(visit[stream] < s->streams[stream].mat_visit + (s->streams[stream].mat_page > 0));
+	}
 }
 
 static void check_positions(const struct sched *s)
@@ -71,6 +91,7 @@ static void check_positions(const struct sched *s)
 			}
 	}
 	CHECK(trees <= bits);
+	check_rows(s);
 	for (uint32_t i = 0; i < s->n_streams && !s->is_dirty; i++) { /* 4 */
 		const struct stream *st = &s->streams[i];
 
@@ -78,7 +99,7 @@ static void check_positions(const struct sched *s)
 			continue;
 		CHECK(st->low <= st->high);
 		for (uint32_t p = 0; p < st->low && p < s->pos.n; p++)
-			CHECK(s->pos.stream[p] != i || sch_position_is_done(s, p));
+			CHECK(sch_position_owner(s, p) != i || sch_position_is_done(s, p));
 		check_own(s, i);
 	}
 }
@@ -124,7 +145,7 @@ static void check_windows(const struct sched *s)
 
 		if (!sch_position_is_done(s, p) && p >= sch_position_stream(s, p)->low && pg->next == p &&
 		    (pg->tree == T_RAM || pg->tree == T_BOTH || pg->tree == T_FLIGHT))
-			counted[s->pos.stream[p]] += sch_position_bytes(s, p);
+			counted[sch_position_owner(s, p)] += sch_position_bytes(s, p);
 	}
 	sched_windows_get(s, told);
 	CHECK(memcmp(told, counted, sizeof(told)) == 0);

@@ -39,7 +39,12 @@ Test(bitmap, like_an_array)
 		for (int i = 0; i < 4000; i++) {
 			uint32_t at = rnd(n);
 
-			if (rnd(3)) {
+			if (i % 16 == 0) {
+				uint32_t to = at + 1 + rnd(n - at < 5000 ? n - at : 5000);
+
+				sch_bitmap_fill(&b, at, to);
+				memset(has + at, 1, to - at);
+			} else if (rnd(3) == 0) {
 				sch_bitmap_set(&b, at);
 				has[at] = 1;
 			} else {

@@ -75,7 +75,7 @@ static int run_record(const struct mounts *m, const struct args *a)
 {
 	const struct mount_row *row = mounts_find(m, a->n_words > 0 ? a->words[0] : NULL);
 
-	return row ? verb_record(row, a->output, a->is_one_epoch) : EXIT_FAILED;
+	return row && daemon_answers(row) ? verb_record(row, a->output, a->is_one_epoch) : EXIT_FAILED;
 }
 
 static int run_umount(const struct mounts *m, const struct args *a)
@@ -96,7 +96,7 @@ static int run_warm(const struct mounts *m, const struct args *a)
 	int first = a->n_words > 0 && mounts_has(m, a->words[0]);
 	const struct mount_row *row = mounts_find(m, first ? a->words[0] : NULL);
 
-	return row ? verb_warm(row, a->order, a->words + first, a->n_words - first) : EXIT_FAILED;
+	return row && daemon_answers(row) ? verb_warm(row, a->order, a->words + first, a->n_words - first) : EXIT_FAILED;
 }
 
 static const struct verb verbs[] = {

@@ -180,5 +180,5 @@ int verb_verify(const struct mounts *m, const char *arg)
 	if (is_dir != -ENOENT)
 		return EXIT_FAILED;
 	row = mounts_find(m, arg);
-	return row ? verify_mount(row) : EXIT_FAILED;
+	return row && daemon_answers(row) ? verify_mount(row) : EXIT_FAILED;
 }

@@ -222,6 +222,9 @@ def test_a_stopped_daemon_is_no_trap(hfs):
         for words in (["order"], ["order", "--check"]):
             result = ctl(*words, hfs.path, "-", stdin=b"a/f01\n", timeout=20)
             assert result.rc == 1 and b"no answer from its daemon" in result.err, (words, result.err)
+        for words in (["record"], ["warm"], ["verify"]):
+            result = ctl(*words, hfs.path, timeout=20)
+            assert result.rc == 1 and b"no answer from its daemon" in result.err, (words, result.err)
     finally:
         os.kill(hfs.pid, signal.SIGCONT)
     assert pending(hfs) == [], "nothing was done"

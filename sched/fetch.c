@@ -18,7 +18,6 @@
 #define TINY_RATIO 1.5
 #define HORIZON_MIN 16u
 #define HURRY_VISITS 64u
-#define HURRY_OVERHEADS 2
 #define KEEP_WINDOW_MIN 32u
 #define SKIPS_MAX 4096u
 #define NAME_SKIPS 64u
@@ -138,7 +137,7 @@ static bool fetch_is_hurried(const struct sched *s, const struct need *near, dou
 {
 	double o = fetch_overhead(s);
 
-	if (near->bytes < HURRY_OVERHEADS * near->runs * o || near->bytes + near->runs * o >= whole_bytes)
+	if (near->bytes < near->runs * o || near->bytes + near->runs * o >= whole_bytes)
 		return false;
 	return s->n_waiting || s->n_demands || s->origin.bytes_per_s <= 0 || sch_when_tau(s) <= 0;
 }

@@ -319,6 +319,7 @@ int main(void)
 	ranks_merged();
 	ranks_begin(1, 4, SIM_MSEC, 1.015);
 	ranks_begin(1, 4, 4 * SIM_MSEC, 1.015);
+	ranks_begin(1, 4, 16 * SIM_MSEC, 1.02);
 	ranks_begin(8, 2, SIM_MSEC, 1.09); /* a worker reads its batch by itself, and four of them at a time */
 	samples_in_pages();
 	unannounced();

@@ -281,9 +281,11 @@ int tier_pack_begin(struct tier *t, uint64_t total_bytes, struct tier_pack **ret
 void tier_pack_end(struct tier *t, struct tier_pack *p);
 void tier_pack_seal_full(struct tier *t, bool is_all);
 /* The item at off into buf; *ret_data_off: where in it the data is. name may be NULL. Errors as tier_big_read(); -ENOENT: dead.
- * is_cached: only if it is in memory, else -EAGAIN; waits for no disk. */
+ * is_cached: only if it is in memory, else -EAGAIN; waits for no disk. into: where the data is to come then, of the entry's size, not
+ * proven before the call says 0; NULL: into buf as well. */
 int tier_pack_read(struct tier *t, struct tier_pack *p, uint32_t off_bytes, struct tier_key key, const struct hfs_identity *id,
-		   uint32_t path_bytes, const struct tier_name *name, bool is_cached, uint8_t *buf, uint32_t *ret_data_off);
+		   uint32_t path_bytes, const struct tier_name *name, bool is_cached, uint8_t *buf, void *into,
+		   uint32_t *ret_data_off);
 void tier_pack_ahead(struct tier *t, struct tier_pack *p, uint32_t off_bytes);
 void tier_pack_ahead_used_locked(struct tier *t, uint32_t bytes);
 int tier_pack_erase(struct tier *t, struct tier_pack *p, uint32_t off_bytes, uint32_t head_bytes, uint32_t item_bytes);

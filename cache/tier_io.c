@@ -46,10 +46,9 @@ static ssize_t sys_pread(void *ctx, int fd, void *buf, size_t n, uint64_t off_by
 	return got < 0 ? -errno : got;
 }
 
-static ssize_t sys_pread_cached(void *ctx, int fd, void *buf, size_t n, uint64_t off_bytes)
+static ssize_t sys_pread_cached(void *ctx, int fd, const struct iovec *iov, int n_iov, uint64_t off_bytes)
 {
-	const struct iovec iov = {.iov_base = buf, .iov_len = n};
-	ssize_t got = preadv2(fd, &iov, 1, (off_t)off_bytes, RWF_NOWAIT);
+	ssize_t got = preadv2(fd, iov, n_iov, (off_t)off_bytes, RWF_NOWAIT);
 
 	(void)ctx;
 	return got < 0 ? -errno : got;

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 
 struct tier_io {
@@ -23,7 +24,7 @@ struct tier_io {
 	int (*fstatat)(void *ctx, int dirfd, const char *name, struct stat *ret, int flags);
 	ssize_t (*pread)(void *ctx, int fd, void *buf, size_t n, uint64_t off_bytes);
 	/* Only what is in memory: -EAGAIN, or fewer bytes, when the disk would be waited for. NULL: nothing ever is. */
-	ssize_t (*pread_cached)(void *ctx, int fd, void *buf, size_t n, uint64_t off_bytes);
+	ssize_t (*pread_cached)(void *ctx, int fd, const struct iovec *iov, int n_iov, uint64_t off_bytes);
 	void (*read_ahead)(void *ctx, int fd, uint64_t off_bytes, uint64_t len_bytes); /* NULL: not done */
 	ssize_t (*pwrite)(void *ctx, int fd, const void *buf, size_t n, uint64_t off_bytes);
 	int (*punch)(void *ctx, int fd, uint64_t off_bytes, uint64_t len_bytes); /* keeps the size */

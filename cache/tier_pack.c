@@ -14,6 +14,7 @@
  */
 #include "cache/tier_i.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,13 +318,15 @@ static bool can_read_cached(const struct tier *t)
 	return t->io->pread_cached != NULL && !atomic_load_explicit(&t->is_cached_refused, memory_order_relaxed);
 }
 
-static int read_cached(struct tier *t, int fd, void *buf, size_t n, uint64_t off_bytes)
+/* n bytes: what comes before the data, and the data. */
+static int read_cached(struct tier *t, int fd, uint8_t *buf, uint32_t data_off, void *data, size_t n, uint64_t off_bytes)
 {
+	const struct iovec iov[] = {{.iov_base = buf, .iov_len = data_off}, {.iov_base = data, .iov_len = n - data_off}};
 	ssize_t got;
 
 	if (!can_read_cached(t))
 		return -EAGAIN;
-	got = t->io->pread_cached(t->io->ctx, fd, buf, n, off_bytes);
+	got = t->io->pread_cached(t->io->ctx, fd, iov, 2, off_bytes);
 	if (got == -EOPNOTSUPP || got == -ENOSYS || got == -EINVAL)
 		atomic_store_explicit(&t->is_cached_refused, true, memory_order_relaxed);
 	return got == (ssize_t)n ? 0 : -EAGAIN;
@@ -357,15 +360,18 @@ void tier_pack_ahead_used_locked(struct tier *t, uint32_t bytes)
 
 int tier_pack_read(struct tier *t, struct tier_pack *p, uint32_t off_bytes, struct tier_key key,
 		   const struct hfs_identity *id, uint32_t path_bytes, const struct tier_name *name, bool is_cached, uint8_t *buf,
-		   uint32_t *ret_data_off)
+		   void *into, uint32_t *ret_data_off)
 {
 	const uint32_t data_off = tier_item_data_off(path_bytes);
 	const char *path = (const char *)buf + sizeof(struct tier_raw_item);
+	uint8_t *data = into != NULL ? into : buf + data_off;
 	struct tier_item it;
 	size_t need;
 	const size_t n = data_off + id->size_bytes;
-	int err = is_cached ? read_cached(t, p->obj.fd_data, buf, n, off_bytes) : tier_read_full(t, p->obj.fd_data, buf, n, off_bytes);
+	int err = is_cached ? read_cached(t, p->obj.fd_data, buf, data_off, data, n, off_bytes)
+			    : tier_read_full(t, p->obj.fd_data, buf, n, off_bytes);
 
+	assert(into == NULL || is_cached);
 	if (err < 0)
 		return err == -ENODATA ? -EBADMSG : err;
 	if (tier_item_decode(buf, data_off, t->salt, p->pack_no, off_bytes, &it, &need) != 2)
@@ -378,8 +384,7 @@ int tier_pack_read(struct tier *t, struct tier_pack *p, uint32_t off_bytes, stru
 	if (name != NULL &&
 	    (it.dataset != t->dataset || path_bytes != name->path_bytes || memcmp(path, name->path, path_bytes) != 0))
 		return -EBADMSG;
-	if (tier_data_check(tier_data_seed(t->salt, key, id, p->pack_no, off_bytes, 0), buf + data_off,
-			    it.data_bytes) != it.data_check)
+	if (tier_data_check(tier_data_seed(t->salt, key, id, p->pack_no, off_bytes, 0), data, it.data_bytes) != it.data_check)
 		return -EBADMSG;
 	*ret_data_off = data_off;
 	return 0;

@@ -6,8 +6,8 @@
  *   queued --> running --> done --(the caller copies)--> freed by who leaves last
  *                 \-- the caller gave up: freed, and the loan given back, when the call returns, if ever
  *
- * What is in a pack and in memory is read and verified by the caller itself: that waits for nothing. Whatever is wrong with it is
- * met again, and seen to, by the thread.
+ * What is in a pack and in memory is read and verified by the caller itself, whole chunks straight where they are wanted: that waits
+ * for nothing. Whatever is wrong with it is met again, and seen to, by the thread.
  *
  * A reader that waited read_wait_ns goes to the origin. If in that time no read at all ended, and one system call was under way, the disk
  * hangs: the tier is off, and whoever else waits leaves too. Time in which a read had no CPU, or not its turn, says nothing about the
@@ -39,6 +39,7 @@ struct tier_job {
 	bool is_done, is_abandoned; /* guarded by t->lock */
 	bool is_large;		    /* buf is larger than others */
 	void *into;		    /* the caller's, or NULL */
+	bool is_in_place;	    /* the data is there, and not in buf */
 	struct tier_loan loan;	    /* what to say of it, once abandoned */
 	char path[];
 };
@@ -121,7 +122,7 @@ static int perform(struct tier *t, struct tier_job *j, bool *ret_is_all_bad)
 		if (name != NULL)
 			tier_pack_ahead(t, tier_pack_of(o), (uint32_t)j->op.where);
 		return tier_pack_read(t, tier_pack_of(o), (uint32_t)j->op.where, j->name.key, &j->name.id, j->item_path_bytes,
-				      name, false, j->buf->data, &j->data_off);
+				      name, false, j->buf->data, NULL, &j->data_off);
 	}
 	return tier_big_read(t, tier_big_of(o), (uint32_t)j->op.where, j->buf->data, false);
 }
@@ -247,12 +248,13 @@ static bool read_now(struct tier *t, struct tier_job *j)
 	hfs_mutex_unlock(&t->lock);
 	if (is_open && buf_for(t, j, o))
 		is_right = tier_pack_read(t, tier_pack_of(o), (uint32_t)j->op.where, j->name.key, &j->name.id, j->item_path_bytes,
-					  &j->name, true, j->buf->data, &j->data_off) == 0;
+					  &j->name, true, j->buf->data, j->into, &j->data_off) == 0;
 	if (!is_right) {
 		buf_drop(j);
 		return false;
 	}
 	hfs_mutex_lock(&t->lock);
+	j->is_in_place = j->into != NULL;
 	tier_op_end(t, &j->op);
 	tier_pack_ahead_used_locked(t, (uint32_t)j->name.id.size_bytes);
 	j->is_done = true;
@@ -575,7 +577,7 @@ enum tier_got tier_read_into(struct tier *t, const struct hfs_identity *id, cons
 	err = run_job(t, JOB_READ, &name, chunk_no, buf, loan, &j);
 	if (err == 0) {
 		is_hit = j->err == 0;
-		if (is_hit && j->buf != NULL)
+		if (is_hit && j->buf != NULL && !j->is_in_place)
 			memcpy(buf, j->buf->data + j->data_off, len_bytes);
 		job_free(j);
 	}

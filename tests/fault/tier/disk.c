@@ -362,14 +362,25 @@ static ssize_t do_pread(void *ctx, int fd, void *buf, size_t n, uint64_t off)
 }
 
 /* Every second block is in memory, unless the disk hangs: then nothing is. */
-static ssize_t do_pread_cached(void *ctx, int fd, void *buf, size_t n, uint64_t off)
+static ssize_t do_pread_cached(void *ctx, int fd, const struct iovec *iov, int n_iov, uint64_t off)
 {
 	struct disk *d = ctx;
+	ssize_t got, sum = 0;
 
 	hfs_mutex_lock(&d->lock);
 	bool is_cached = !d->is_hanging && off / 4096 % 2 == 0;
 	hfs_mutex_unlock(&d->lock);
-	return is_cached ? do_pread(ctx, fd, buf, n, off) : -EAGAIN;
+	if (!is_cached)
+		return -EAGAIN;
+	for (int i = 0; i < n_iov; i++) {
+		got = do_pread(ctx, fd, iov[i].iov_base, iov[i].iov_len, off + (uint64_t)sum);
+		if (got < 0)
+			return got;
+		sum += got;
+		if ((size_t)got < iov[i].iov_len)
+			break;
+	}
+	return sum;
 }
 
 static ssize_t do_pwrite(void *ctx, int fd, const void *buf, size_t n, uint64_t off)

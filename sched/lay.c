@@ -102,10 +102,14 @@ static uint32_t group_rows(struct sched *s, const struct group *g, uint32_t n)
 static int group_lay(struct sched *s, struct stream *st, struct group *g)
 {
 	struct positions *q = &s->pos;
-	uint32_t n = group_rows(s, g, group_pages(s, g)), p0 = q->n;
-	int err = n < g->n ? -ENOSPC : 0;
+	uint32_t n, p0 = q->n;
 	struct span sp;
+	int err;
 
+	if (g->n == 0)
+		return 0;
+	n = group_rows(s, g, group_pages(s, g));
+	err = n < g->n ? -ENOSPC : 0;
 	if (n) {
 		sch_positions_own(s, st, p0, n);
 		for (uint32_t i = 0; i < n; i++) {
@@ -169,7 +173,7 @@ static int visit_any(struct sched *s, struct stream *st, struct seat *x, struct 
 
 	sch_visit_span(s, st, st->mat_visit, &sp);
 	st->span_max = sch_max32(st->span_max, (uint32_t)sch_min64(sp.n, SPAN_COUNTED));
-	while (st->mat_page<sp.n && * budget> 0) {
+	while (st->mat_page < sp.n && *budget > 0) {
 		if (g->n == GROUP) {
 			int err = group_lay(s, st, g);
 
@@ -320,7 +324,7 @@ static void batch_around(const struct stream *st, uint64_t entry, uint64_t *ret_
 /* Some visits of one stream, of one batch. */
 static int stream_extend(struct sched *s, uint32_t stream, uint32_t quantum, uint32_t *budget)
 {
-	HFS_UNINITIALIZED struct group g;
+	struct group g = {0};
 	struct stream *st = &s->streams[stream];
 	struct seat x = {.stream = (uint16_t)stream};
 	uint64_t from = 0, to = UINT64_MAX;
@@ -329,7 +333,7 @@ static int stream_extend(struct sched *s, uint32_t stream, uint32_t quantum, uin
 	group_clear(&g);
 	if (st->n_batches)
 		batch_around(st, sch_visit_entry(st, st->mat_visit), &from, &to);
-	for (uint32_t k = 0; k<quantum && * budget> 0 && !err && stream_has_more(st); k++) {
+	for (uint32_t k = 0; k < quantum && *budget > 0 && !err && stream_has_more(st); k++) {
 		uint64_t entry = st->n_repeats ? sch_visit_entry(st, st->mat_visit) : st->mat_visit;
 
 		if (k && st->mat_page == 0 && (entry < from || entry >= to))
@@ -339,7 +343,7 @@ static int stream_extend(struct sched *s, uint32_t stream, uint32_t quantum, uin
 		if (!err && st->mat_visit - st->visit_base >= UINT32_MAX)
 			err = -ENOSPC;
 		if (err)
-			return err;
+			break;
 		x.visit = (uint32_t)(st->mat_visit - st->visit_base);
 		if (visit_plain(s, st, &st->blocks[entry / ENTRY_BLOCK][entry % ENTRY_BLOCK], &x, &g)) {
 			st->mat_visit++;
@@ -349,7 +353,9 @@ static int stream_extend(struct sched *s, uint32_t stream, uint32_t quantum, uin
 			err = visit_any(s, st, &x, &g, budget);
 		}
 	}
-	return err ? err : group_lay(s, st, &g);
+	if (g.n > 0 && group_lay(s, st, &g) < 0)
+		err = -ENOSPC;
+	return err;
 }
 
 bool sch_positions_extend(struct sched *s, uint32_t *budget)

@@ -91,6 +91,8 @@ struct slow_node {
 	/* attributes last told to the kernel; guarded by nodes lock */
 	bool is_told;
 	uint64_t told_size, told_mtime_ns, told_ctime_ns;
+	uint64_t told_no; /* how many times it was something else than before */
+	bool is_dropped;  /* the kernel has no pages any more of what was told before */
 };
 
 struct slow_handle {
@@ -98,6 +100,7 @@ struct slow_handle {
 	struct slow_node *node;
 	int fd;
 	unsigned refs; /* guarded by nodes lock */
+	uint64_t dropped_no; /* the kernel drops pages when it opens this, as of told_no; 0: it keeps them */
 	DIR *dir;
 	pthread_mutex_t dir_lock;
 	struct dirent *held; /* read from dir, did not fit in the last reply */
@@ -289,6 +292,11 @@ bool slow_node_is(const struct slow_node *n, const struct statx *stx);
 /* Remembers what the kernel is told; true if that differs from before. */
 bool slow_node_tell(struct slow_nodes *ns, struct slow_node *n,
 		    const struct statx *stx);
+/* May the kernel, which opens h, keep the pages that it has? Not before an open after the last change was to drop them, and is through:
+ * its answer may come later than those of opens after it, and attributes alone drop nothing if mtime was set back. */
+bool slow_node_keeps(struct slow_nodes *ns, struct slow_handle *h);
+/* h is read: its open is through. */
+void slow_node_opened(struct slow_nodes *ns, struct slow_handle *h);
 void slow_nodes_attach(struct slow_nodes *ns, struct slow_node *n,
 		       struct slow_handle *h);
 void slow_nodes_detach(struct slow_nodes *ns, struct slow_handle *h);

@@ -8,7 +8,7 @@
  * links are separate nodes with the same st_ino.
  *
  * Lock: nodes->lock guards the table, path->current, node->handles, told_*,
- * handle->refs. No system call is made under it.
+ * is_dropped, dropped_no, handle->refs. No system call is made under it.
  */
 #include "tests/fault/slowfs.h"
 
@@ -158,8 +158,27 @@ bool slow_node_tell(struct slow_nodes *ns, struct slow_node *n,
 	n->told_size = stx->stx_size;
 	n->told_mtime_ns = mtime_ns;
 	n->told_ctime_ns = ctime_ns;
+	n->told_no += differs;
+	n->is_dropped = n->is_dropped && !differs;
 	pthread_mutex_unlock(&ns->lock);
 	return differs;
+}
+
+bool slow_node_keeps(struct slow_nodes *ns, struct slow_handle *h)
+{
+	pthread_mutex_lock(&ns->lock);
+	bool keeps = h->node->is_dropped;
+	h->dropped_no = keeps ? 0 : h->node->told_no;
+	pthread_mutex_unlock(&ns->lock);
+	return keeps;
+}
+
+void slow_node_opened(struct slow_nodes *ns, struct slow_handle *h)
+{
+	pthread_mutex_lock(&ns->lock);
+	if (h->dropped_no == h->node->told_no)
+		h->node->is_dropped = true;
+	pthread_mutex_unlock(&ns->lock);
 }
 
 void slow_nodes_attach(struct slow_nodes *ns, struct slow_node *n,

@@ -151,7 +151,7 @@ static int run_open(struct slowfs *sf, struct slow_req *r)
 		bool is_changed = slow_node_tell(&sf->nodes, r->node, &stx);
 		r->fi.noflush = 1;
 		r->fi.direct_io = !sf->has_page_cache;
-		r->fi.keep_cache = sf->has_page_cache && !is_changed;
+		r->fi.keep_cache = sf->has_page_cache && slow_node_keeps(&sf->nodes, h);
 		if (is_changed) /* attributes only: takes no page lock, cannot wait for us */
 			fuse_lowlevel_notify_inval_inode(
 				sf->session, slow_nodes_id(&sf->nodes, r->node), -1, 0);
@@ -184,6 +184,7 @@ static int run_read(struct slowfs *sf, struct slow_req *r, uint64_t limit)
 
 	if (!buf)
 		return ENOMEM;
+	slow_node_opened(&sf->nodes, r->handle);
 	while (got < want) {
 		ssize_t n = pread(r->handle->fd, buf + got, want - got,
 				  (off_t)(r->offset + got));

@@ -703,6 +703,23 @@ def test_attribute_cache_mode(src, mount, page_cache):
     assert os.stat(fs.path / "a").st_ino == a.stat().st_ino
 
 
+def test_pages_go_also_when_only_attributes_told_of_the_change(src, mount):
+    path = os.path.join(src, "kept")
+    with open(path, "wb") as f:
+        f.write(b"1" * 8192)
+    fs = mount(page_cache=True)
+    seen = os.path.join(fs.path, "kept")
+    with open(seen, "rb") as f:
+        assert f.read() == b"1" * 8192
+    st = os.stat(path)
+    with open(path, "r+b") as f:
+        f.write(b"2" * 8192)
+    os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
+    assert os.stat(seen).st_ctime_ns == os.stat(path).st_ctime_ns  # the kernel knows, and drops nothing: mtime and size are the same
+    with open(seen, "rb") as f:
+        assert f.read() == b"2" * 8192
+
+
 def test_page_cache_mode_keeps_pages_until_a_change(src, mount):
     data = write(src / "a", 256 * KIB)
     fs = mount(page_cache=True, read_ahead="1M")

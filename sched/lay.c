@@ -46,12 +46,6 @@ struct group {
 	bool is_run; /* visits one after the other, of whole pages */
 };
 
-static void group_clear(struct group *g)
-{
-	g->n = 0;
-	g->is_run = true;
-}
-
 /* Look the pages up, make records for those that have none. How many there are memory and room for. */
 static uint32_t group_pages(struct sched *s, struct group *g)
 {
@@ -124,7 +118,8 @@ static int group_lay(struct sched *s, struct stream *st, struct group *g)
 		sch_visit_span(s, st, st->mat_visit, &sp);
 		st->mat_page = g->lay[n].chunk_no - sp.first;
 	}
-	group_clear(g);
+	g->n = 0;
+	g->is_run = true;
 	return err;
 }
 
@@ -133,9 +128,9 @@ static inline void group_add(const struct sched *s, struct group *g, uint32_t fi
 			     const struct seat *x)
 {
 	struct lay *l = &g->lay[g->n];
+	bool is_whole = x->b0 == 0 && x->b1 == s->pos.rows.whole;
 
-	if (x->visit != g->lay[0].seat.visit + g->n || x->b0 != 0 || x->b1 != s->pos.rows.whole)
-		g->is_run = g->is_run && g->n == 0 && x->b0 == 0 && x->b1 == s->pos.rows.whole;
+	g->is_run = g->is_run && is_whole && (g->n == 0 || x->visit == l[-1].seat.visit + 1);
 	l->chunk_no = chunk_no;
 	l->file = file;
 	l->seat = *x;
@@ -324,13 +319,12 @@ static void batch_around(const struct stream *st, uint64_t entry, uint64_t *ret_
 /* Some visits of one stream, of one batch. */
 static int stream_extend(struct sched *s, uint32_t stream, uint32_t quantum, uint32_t *budget)
 {
-	struct group g = {0};
+	struct group g = {.is_run = true};
 	struct stream *st = &s->streams[stream];
 	struct seat x = {.stream = (uint16_t)stream};
 	uint64_t from = 0, to = UINT64_MAX;
 	int err = 0;
 
-	group_clear(&g);
 	if (st->n_batches)
 		batch_around(st, sch_visit_entry(st, st->mat_visit), &from, &to);
 	for (uint32_t k = 0; k < quantum && *budget > 0 && !err && stream_has_more(st); k++) {
@@ -353,7 +347,7 @@ static int stream_extend(struct sched *s, uint32_t stream, uint32_t quantum, uin
 			err = visit_any(s, st, &x, &g, budget);
 		}
 	}
-	if (g.n > 0 && group_lay(s, st, &g) < 0)
+	if (group_lay(s, st, &g) < 0)
 		err = -ENOSPC;
 	return err;
 }

@@ -41,17 +41,6 @@ uint64_t sch_positions_bytes(const struct sched *s)
 	return n;
 }
 
-static int array_resize(void *array, uint32_t n, size_t size)
-{
-	void **a = array;
-	void *p = realloc(*a, (size_t)n * size);
-
-	if (!p)
-		return -ENOMEM;
-	*a = p;
-	return 0;
-}
-
 int sch_positions_grow(struct sched *s)
 {
 	struct positions *q = &s->pos;
@@ -60,7 +49,7 @@ int sch_positions_grow(struct sched *s)
 	cap = sch_min64(cap, (uint64_t)s->horizon * 2);
 	if (cap <= q->cap)
 		return -ENOSPC;
-	if (array_resize(&q->page, (uint32_t)cap, 4) || array_resize(&q->next, (uint32_t)cap, 4) ||
+	if (sch_array_resize(&q->page, (uint32_t)cap, 4) || sch_array_resize(&q->next, (uint32_t)cap, 4) ||
 	    sch_rows_reserve(&q->rows, (uint32_t)cap) || sch_bitmap_reserve(&q->undone, (uint32_t)cap) ||
 	    sch_bitmap_reserve(&s->tier_tree, (uint32_t)cap))
 		return -ENOMEM;
@@ -241,8 +230,8 @@ static void rebuild_keep(struct sched *s)
 		memcpy(q->page, k.page, k.n * sizeof(*k.page));
 	free(k.page);
 	q->n = k.n;
-	sch_rows_swap(&q->rows, &k.rows);
-	sch_rows_finish(&k.rows);
+	sch_rows_finish(&q->rows);
+	q->rows = k.rows;
 }
 
 static void rebuild_clear(struct sched *s)

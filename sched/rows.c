@@ -37,15 +37,11 @@ static uint32_t row_visit(const struct row *w, uint32_t i)
 static int records_grow(void *array, uint32_t *cap, uint32_t n, size_t size)
 {
 	uint32_t more = n < FEW ? FEW : n + n / 8;
-	void **a = array;
-	void *p;
 
 	if (n < *cap)
 		return 0;
-	p = realloc(*a, (size_t)more * size);
-	if (!p)
+	if (sch_array_resize(array, more, size))
 		return -ENOMEM;
-	*a = p;
 	*cap = more;
 	return 0;
 }
@@ -83,14 +79,11 @@ static int row_part(struct rows *r, struct row *w)
 int sch_rows_reserve(struct rows *r, uint32_t n)
 {
 	uint32_t n_rows = n / SCH_ROW + (n % SCH_ROW != 0);
-	void *p;
 
 	if (n_rows <= r->cap)
 		return 0;
-	p = realloc(r->row, (size_t)n_rows * sizeof(*r->row));
-	if (!p)
+	if (sch_array_resize(&r->row, n_rows, sizeof(*r->row)))
 		return -ENOMEM;
-	r->row = p;
 	r->cap = n_rows;
 	return 0;
 }

@@ -64,6 +64,17 @@ int sch_array_grow(void **array, uint32_t *cap, uint32_t need, size_t size)
 	return 0;
 }
 
+int sch_array_resize(void *array, uint32_t n, size_t size)
+{
+	void **a = array;
+	void *p = realloc(*a, (size_t)n * size);
+
+	if (!p)
+		return -ENOMEM;
+	*a = p;
+	return 0;
+}
+
 bool sch_emit(struct sched *s, const struct sched_action *a)
 {
 	if (s->acts_head == s->n_acts)

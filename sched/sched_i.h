@@ -518,6 +518,8 @@ struct sched {
 void sch_clock(struct sched *s, uint64_t now_ns);
 bool sch_emit(struct sched *s, const struct sched_action *a) __attribute__((warn_unused_result));
 int sch_array_grow(void **array, uint32_t *cap, uint32_t need, size_t size) __attribute__((warn_unused_result));
+/* Exactly n elements; array: the address of the pointer. */
+int sch_array_resize(void *array, uint32_t n, size_t size) __attribute__((warn_unused_result));
 
 /* files.c */
 /* NULL: not declared */
@@ -651,13 +653,6 @@ static inline uint32_t sch_row_steps(uint16_t steps, uint32_t i)
 	v = (v & 0x3333) + (v >> 2 & 0x3333);
 	v = (v + (v >> 4)) & 0x0f0f;
 	return (v + (v >> 8)) & 0x1f;
-}
-static inline void sch_rows_swap(struct rows *a, struct rows *b)
-{
-	struct rows t = *a;
-
-	*a = *b;
-	*b = t;
 }
 void sch_rows_finish(struct rows *r);
 uint64_t sch_rows_bytes(const struct rows *r);

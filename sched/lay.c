@@ -21,12 +21,10 @@
 /* Blocks of the page that the visit needs. */
 void sch_seat_blocks(const struct sched *s, const struct span *sp, uint64_t chunk_no, struct seat *x)
 {
-	uint64_t at = chunk_no * s->cfg.chunk_bytes;
-	uint64_t from = sp->off > at ? sp->off - at : 0;
-	uint64_t to = sch_min64(sp->end - at, s->cfg.chunk_bytes);
+	struct block_run r = sch_chunk_run(s, chunk_no, sp->off, sp->end);
 
-	x->b0 = (uint8_t)(from >> s->block_shift);
-	x->b1 = (uint8_t)((to - 1) >> s->block_shift);
+	x->b0 = (uint8_t)r.b0;
+	x->b1 = (uint8_t)r.b1;
 }
 
 /*

@@ -239,10 +239,12 @@ void sch_page_clip(struct sched *s, uint32_t pg)
 		if (sch_position_is_done(s, p) || st->is_replaced)
 			continue;
 		sch_visit_span(s, st, sch_position_visit(s, p), &sp);
-		if (sp.file == file && sp.n == 1 && sp.first == 0 &&
-		    !sch_rows_blocks_set(&s->pos.rows, p, (uint32_t)(sp.off / s->block_bytes),
-					 (uint32_t)((sp.end - 1) / s->block_bytes)))
-			continue;
+		if (sp.file == file && sp.n == 1 && sp.first == 0) {
+			struct block_run r = sch_chunk_run(s, 0, sp.off, sp.end);
+
+			if (!sch_rows_blocks_set(&s->pos.rows, p, r.b0, r.b1))
+				continue;
+		}
 		sch_position_done(s, p); /* past the end, or no memory to say how far */
 		if (!s->pages[pg].is_live)
 			return;

@@ -319,17 +319,6 @@ struct read {
 	bool is_miss;
 };
 
-static void read_blocks(const struct sched *s, const struct read *r, uint64_t chunk_no, uint32_t *ret_b0,
-			uint32_t *ret_b1)
-{
-	uint64_t at = chunk_no * s->cfg.chunk_bytes;
-	uint64_t from = r->off > at ? r->off - at : 0;
-	uint64_t to = sch_min64(r->end - at, s->cfg.chunk_bytes);
-
-	*ret_b0 = (uint32_t)(from / s->block_bytes);
-	*ret_b1 = (uint32_t)((to - 1) / s->block_bytes);
-}
-
 /* What is not there must come. If all of it seems to be, the cache knows better. */
 static bool read_demand(struct sched *s, const struct read *r, bool is_again)
 {
@@ -337,18 +326,18 @@ static bool read_demand(struct sched *s, const struct read *r, bool is_again)
 	bool is_any = false;
 
 	for (uint64_t c = c0; c <= c1; c++) {
-		uint32_t b0, b1, pg = sch_page_find(s, r->file, c);
+		struct block_run b = sch_chunk_run(s, c, r->off, r->end);
+		uint32_t pg = sch_page_find(s, r->file, c);
 
-		read_blocks(s, r, c, &b0, &b1);
-		if (!is_again && read_is_covered(s, pg, b0, b1))
+		if (!is_again && read_is_covered(s, pg, b.b0, b.b1))
 			continue;
-		if (!r->is_miss && !read_is_in_flight(s, pg, b0, b1))
+		if (!r->is_miss && !read_is_in_flight(s, pg, b.b0, b.b1))
 			continue;
 		sch_demand_add(s, &(struct demand){.chunk_no = c,
 						   .file = r->file,
 						   .done_stream = s->read_stream,
-						   .b0 = (uint16_t)b0,
-						   .b1 = (uint16_t)b1,
+						   .b0 = (uint16_t)b.b0,
+						   .b1 = (uint16_t)b.b1,
 						   .is_part = c0 != c1,
 						   .is_again = is_again,
 						   .is_gone = s->read_is_gone});
@@ -377,22 +366,22 @@ static enum match read_match(struct sched *s, const struct read *r, bool *ret_is
 
 	*ret_is_slow = r->is_miss;
 	for (uint64_t c = c0; c <= c1; c++) {
-		uint32_t b0, b1, pg = sch_page_find(s, r->file, c);
+		struct block_run b = sch_chunk_run(s, c, r->off, r->end);
+		uint32_t pg = sch_page_find(s, r->file, c);
 		enum match m;
 
-		read_blocks(s, r, c, &b0, &b1);
-		read_bound(s, r, c, b0, b1);
-		sch_grace_read(s, pg, r->file, c, b0);
+		read_bound(s, r, c, b.b0, b.b1);
+		sch_grace_read(s, pg, r->file, c, b.b0);
 		if (pg == SCH_NONE)
 			continue;
 		s->read_is_gone = s->read_is_gone || (s->pages[pg].flags & PG_GONE);
-		*ret_is_slow = *ret_is_slow || read_is_in_flight(s, pg, b0, b1);
-		m = sch_progress_read(s, pg, b0, b1, r->reader);
+		*ret_is_slow = *ret_is_slow || read_is_in_flight(s, pg, b.b0, b.b1);
+		m = sch_progress_read(s, pg, b.b0, b.b1, r->reader);
 		best = m > best ? m : best;
 		sch_positions_settle(s);
 		pg = sch_page_find(s, r->file, c); /* done with its last visit, it may be gone */
 		if (pg != SCH_NONE)
-			read_frame(s, pg, b0, b1, r->is_miss && c0 != c1);
+			read_frame(s, pg, b.b0, b.b1, r->is_miss && c0 != c1);
 	}
 	return best;
 }

@@ -584,9 +584,9 @@ void sch_page_clip(struct sched *s, uint32_t pg); /* the file's size became know
 void sch_page_next(struct sched *s, uint32_t pg); /* its next visit was done: move on */
 
 /* lay.c */
-bool sch_positions_extend(struct sched *s, uint32_t *budget); /* false: there is nothing left to do, or no room for it */
 /* Blocks of the page that the visit needs. */
 void sch_seat_blocks(const struct sched *s, const struct span *sp, uint64_t chunk_no, struct seat *x);
+bool sch_positions_extend(struct sched *s, uint32_t *budget); /* false: there is nothing left to do, or no room for it */
 
 /* positions.c */
 int sch_positions_grow(struct sched *s) __attribute__((warn_unused_result));
@@ -630,6 +630,14 @@ static inline struct stream *sch_position_stream(const struct sched *s, uint32_t
 struct block_run { /* blocks of a page, both ends inside */
 	uint32_t b0, b1;
 };
+/* Those of the chunk that bytes [off, end) of its file touch; some of them are in it. */
+static inline struct block_run sch_chunk_run(const struct sched *s, uint64_t chunk_no, uint64_t off, uint64_t end)
+{
+	uint64_t at = chunk_no << s->chunk_shift;
+	uint64_t from = off > at ? off - at : 0, to = sch_min64(end - at, s->cfg.chunk_bytes);
+
+	return (struct block_run){(uint32_t)(from >> s->block_shift), (uint32_t)((to - 1) >> s->block_shift)};
+}
 static inline struct block_run sch_position_blocks(const struct sched *s, uint32_t p)
 {
 	const struct rows *r = &s->pos.rows;

@@ -214,12 +214,10 @@ static bool blocks_are_asked(const struct sched *s, uint32_t pg, uint32_t b0, ui
 /* One page: resident and pinned, or asked for. */
 static bool wait_page(struct sched *s, struct wait *w, const struct span *sp, uint64_t chunk_no, uint64_t ordinal)
 {
-	uint64_t at = chunk_no * s->cfg.chunk_bytes;
-	uint32_t b0 = (uint32_t)((sp->off > at ? sp->off - at : 0) / s->block_bytes);
-	uint32_t b1 = (uint32_t)((sch_min64(sp->end - at, s->cfg.chunk_bytes) - 1) / s->block_bytes);
+	struct block_run b = sch_chunk_run(s, chunk_no, sp->off, sp->end);
 	uint32_t pg = sch_page_find(s, sp->file, chunk_no);
 
-	if (blocks_are_here(s, pg, b0, b1)) {
+	if (blocks_are_here(s, pg, b.b0, b.b1)) {
 		if (ordinal < w->n_pages && w->pinned[ordinal] == SCH_NONE && s->pages[pg].wait_pins < UINT16_MAX) {
 			w->pinned[ordinal] = pg;
 			s->pages[pg].wait_pins++;
@@ -227,12 +225,12 @@ static bool wait_page(struct sched *s, struct wait *w, const struct span *sp, ui
 		}
 		return true;
 	}
-	if (!blocks_are_asked(s, pg, b0, b1))
+	if (!blocks_are_asked(s, pg, b.b0, b.b1))
 		sch_demand_add(s, &(struct demand){.chunk_no = chunk_no,
 						   .file = sp->file,
 						   .done_stream = SCH_NONE,
-						   .b0 = (uint16_t)b0,
-						   .b1 = (uint16_t)b1});
+						   .b0 = (uint16_t)b.b0,
+						   .b1 = (uint16_t)b.b1});
 	return false;
 }
 

@@ -7,11 +7,12 @@
  * 2. The N-th allocation of a run fails, for N = 1 until a run meets no failure: every read ends, with its bytes or -ENOMEM, and
  *    afterwards all is as ever.
  *
- * engine_nomem [STRIDE]: of 2, every STRIDE-th N only. Linked with --wrap, which sees the calls of fs/, cache/ and sched/ and of the
- * test, which makes its own before it arms the fault.
+ * engine_nomem [STRIDE]: of 2, every STRIDE-th N only. Seen are the calls of fs/, cache/ and sched/ and of the test, which makes its
+ * own before it arms the fault (tests/fault/nomem.h).
  */
 #include "fs/engine.h"
 #include "fs/engine_i.h"
+#include "tests/fault/nomem.h"
 #include "tests/unit/engine_world.h"
 
 #include <stdatomic.h>
@@ -24,53 +25,14 @@
 #define SMALL 12u
 #define READS (BIG_CHUNKS + SMALL)
 
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-char *__real_strdup(const char *s);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-char *__wrap_strdup(const char *s);
-
-static _Atomic uint64_t n_calls, fail_at, n_failed;
 static _Atomic uint32_t events_every; /* of the growths of the list of events, so many fail but one; 0: none */
 static _Atomic uint64_t n_growths;
 
-static bool fails(void)
-{
-	uint64_t at = atomic_load(&fail_at);
-
-	if (at == 0 || atomic_fetch_add(&n_calls, 1) + 1 != at)
-		return false;
-	atomic_fetch_add(&n_failed, 1);
-	return true;
-}
-
-void *__wrap_malloc(size_t n)
-{
-	return fails() ? NULL : __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-	return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
+static bool growth_fails(size_t n)
 {
 	uint32_t every = atomic_load(&events_every);
 
-	if (every && n % (256 * sizeof(struct event)) == 0 && atomic_fetch_add(&n_growths, 1) % every != every - 1) {
-		atomic_fetch_add(&n_failed, 1);
-		return NULL;
-	}
-	return fails() ? NULL : __real_realloc(p, n);
-}
-
-char *__wrap_strdup(const char *s)
-{
-	return fails() ? NULL : __real_strdup(s);
+	return every && n % (256 * sizeof(struct event)) == 0 && atomic_fetch_add(&n_growths, 1) % every != every - 1;
 }
 
 /* ---- a life ---------------------------------------------------------------------------------- */
@@ -172,14 +134,14 @@ static void events_cannot_wait(uint32_t every)
 	struct life *l = calloc(1, sizeof(*l));
 
 	MUST(l != NULL);
-	atomic_store(&n_failed, 0);
+	atomic_store(&nomem.n_failed, 0);
 	atomic_store(&events_every, every);
 	life_begin(l, 2 * READS);
 	order(l);
 	read_all(l, false);
 	settle(l);
 	MUST(engine_world_stats(&l->ew).lost == 0 && "the cache had to tell the scheduler again");
-	MUST(atomic_load(&n_failed) > 0);
+	MUST(atomic_load(&nomem.n_failed) > 0);
 	life_end(l);
 	atomic_store(&events_every, 0);
 	free(l);
@@ -191,17 +153,17 @@ static uint64_t nth(uint64_t at, uint32_t slots)
 
 	MUST(l != NULL);
 	life_begin(l, slots);
-	atomic_store(&n_calls, 0);
-	atomic_store(&n_failed, 0);
-	atomic_store(&fail_at, at);
+	atomic_store(&nomem.n_calls, 0);
+	atomic_store(&nomem.n_failed, 0);
+	atomic_store(&nomem.fail_at, at);
 	order(l);
 	read_all(l, true);
-	atomic_store(&fail_at, 0);
+	atomic_store(&nomem.fail_at, 0);
 	read_all(l, false);
 	settle(l);
 	life_end(l);
 	free(l);
-	return atomic_load(&n_failed);
+	return atomic_load(&nomem.n_failed);
 }
 
 int main(int argc, char **argv)
@@ -210,6 +172,7 @@ int main(int argc, char **argv)
 	uint64_t at;
 
 	MUST(stride > 0 && hfs_log_open("/dev/null", HFS_LOG_ERROR) == 0);
+	nomem.realloc_fails = growth_fails;
 	for (uint32_t every = 1; every <= 3; every++)
 		for (int i = 0; i < 5; i++)
 			events_cannot_wait(every == 1 ? UINT32_MAX : every);

@@ -3,9 +3,10 @@
  * tests/fault/tier/tier_nomem.c - the N-th allocation fails, once or from then on, for N = 1 until a life of the tier meets no
  * failure: no crash, no wrong byte, no wait without end, and the next life finds everything in order.
  *
- * tier_nomem [STRIDE]: every STRIDE-th N only. Linked with --wrap, which sees the calls of the cache and of the tests; the tests' own are
- * let through.
+ * tier_nomem [STRIDE]: every STRIDE-th N only. Seen are the calls of the cache and of the tests; the tests' own are let
+ * through (tests/fault/nomem.h).
  */
+#include "tests/fault/nomem.h"
 #include "tests/fault/tier/disk.h"
 #include "tests/fault/tier/rig.h"
 
@@ -19,49 +20,9 @@
 #define MIB (UINT64_C(1) << 20)
 #define SIZE (5 * MIB)
 
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-char *__real_strdup(const char *s);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-char *__wrap_strdup(const char *s);
-
-static _Atomic uint64_t n_calls, fail_at, n_failed;
-static _Atomic bool is_sticky;
-
-static bool fails(void)
+static bool is_ours(void)
 {
-	uint64_t at = atomic_load(&fail_at), n;
-
-	if (at == 0 || rig_is_allocating)
-		return false;
-	n = atomic_fetch_add(&n_calls, 1) + 1;
-	if (n != at && !(n > at && atomic_load(&is_sticky)))
-		return false;
-	atomic_fetch_add(&n_failed, 1);
-	return true;
-}
-
-void *__wrap_malloc(size_t n)
-{
-	return fails() ? NULL : __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-	return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-	return fails() ? NULL : __real_realloc(p, n);
-}
-
-char *__wrap_strdup(const char *s)
-{
-	return fails() ? NULL : __real_strdup(s);
+	return rig_is_allocating;
 }
 
 static struct rig_file file(uint32_t i, uint32_t gen)
@@ -104,16 +65,16 @@ static uint64_t run(uint64_t nth, bool for_good)
 
 	prepare(d, &r);
 	(void)disk_used_max(d, true);
-	atomic_store(&n_calls, 0);
-	atomic_store(&n_failed, 0);
-	atomic_store(&is_sticky, for_good);
-	atomic_store(&fail_at, nth);
+	atomic_store(&nomem.n_calls, 0);
+	atomic_store(&nomem.n_failed, 0);
+	atomic_store(&nomem.is_sticky, for_good);
+	atomic_store(&nomem.fail_at, nth);
 	if (rig_try_open(&r, why, sizeof(why)) == 0) {
 		(void)tier_wait_adopted(r.t, 20);
 		live(&r);
 		rig_check(tier_destroy(r.t, RIG_WAIT_MS), "it ends");
 	}
-	atomic_store(&fail_at, 0);
+	atomic_store(&nomem.fail_at, 0);
 	rig_open(&r);
 	for (uint32_t i = 0; i < 24; i++) {
 		for (uint32_t gen = 1; gen <= 2; gen++) {
@@ -131,7 +92,7 @@ static uint64_t run(uint64_t nth, bool for_good)
 	rig_close(&r);
 	rig_check(disk_fds(d) == 0, "no descriptor is left");
 	disk_free(d);
-	return atomic_load(&n_failed);
+	return atomic_load(&nomem.n_failed);
 }
 
 int main(int argc, char **argv)
@@ -139,6 +100,7 @@ int main(int argc, char **argv)
 	const uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
 	uint64_t seed = rig_seed(), nth, failed;
 
+	nomem.is_spared = is_ours;
 	rig_check(hfs_log_open("/dev/null", HFS_LOG_ERROR) == 0, "log");
 	for (int for_good = 0; for_good < 2; for_good++) {
 		for (nth = 1 + rig_next(&seed) % stride;; nth += stride) {

@@ -358,20 +358,24 @@ CHECKS = [check_header_alone, check_dependency_direction, check_fuse_headers, ch
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     wanted = sys.argv[2:]
-    passed = failed = 0
+    passed = 0
+    failures = []
     for check in CHECKS:
         name = check.__name__.removeprefix("check_")
         if wanted and name not in wanted:
             continue
         findings = list(check(build))
-        failed += bool(findings)
         passed += not findings
         print(f"static/{name}: {'FAILED' if findings else 'passed'}")
         for finding in findings[:100]:
             print(f"    {finding}")
         sys.stdout.flush()
-    print(f"{passed} passed, {failed} failed, 0 skipped")
-    return 1 if failed else 0
+        if findings:
+            failures.append(f"FAILED static/{name}: {findings[0]}")
+    for failure in failures:  # the end of the output tells; .ci/run collects these lines
+        print(failure.splitlines()[0])
+    print(f"{passed} passed, {len(failures)} failed, 0 skipped")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -106,6 +106,7 @@ def test_in_the_guest(boot, version, case):
     rows = guest.results.get(case)
     assert rows, f"NFS {version}: no result of {case}; the guest ended with {guest.status}:\n{guest.output[-6000:]}"
     failed = [f"{name}:\n{text}" for name, outcome, text in rows if outcome == "failed"]
-    assert not failed, f"NFS {version}:\n" + "\n".join(failed)
+    why = next((line.strip() for text in failed for line in text.splitlines() if line.startswith("E ")), "")
+    assert not failed, f"NFS {version}: {why}\n" + "\n".join(failed)
     if all(outcome == "skipped" for _, outcome, _ in rows):
         pytest.skip(rows[0][2])

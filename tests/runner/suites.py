@@ -34,6 +34,10 @@ LIMIT_S = {"unit": 120, "stress": 240, "fuzz": 120, "mount": 600}
 DEFAULT_LIMIT_S = 300
 GRACE_S = 30  # for the cage to end what hangs, before the cage itself is killed
 TAIL_LINES = 80
+LIST_LINES = 20  # of what failed, before the sum
+LIST_COLUMNS = 160
+# What a plain program or a sanitizer says of its failure, wherever in its output that is.
+TELLING = re.compile(r"over the limit|ERROR: |WARNING: ThreadSanitizer|runtime error: |FAILED|Assertion|assertion")
 
 
 @dataclasses.dataclass
@@ -53,8 +57,16 @@ class Result:
     failed: int = 0
     skipped: int = 0
     reasons: list = dataclasses.field(default_factory=list)  # why skipped or failed, one line each
+    failures: list = dataclasses.field(default_factory=list)  # "suite test: message", one line each
+
+    def fail(self, name, why, message=""):
+        self.failed += 1
+        self.reasons.append(f"FAILED {name}: {why}" if why else f"FAILED {name}")
+        text = next(iter(message.strip().splitlines()), "") or why
+        self.failures.append(f"{name}: {text}"[:LIST_COLUMNS])
 
     def add(self, other):
+        self.failures += other.failures
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
@@ -165,8 +177,7 @@ def parse_xml(path):
         bad = test.find("failure") if test.find("failure") is not None else test.find("error")
         skip = test.find("skipped")
         if bad is not None:
-            result.failed += 1
-            result.reasons.append(f"FAILED {name}")
+            result.fail(name, "", bad.get("message") or bad.text or bad.get("type") or "failed")
         elif skip is not None or test.get("status") == "SKIPPED":
             result.skipped += 1
             why = skip.get("message", "") if skip is not None else ""
@@ -178,25 +189,27 @@ def parse_xml(path):
 
 def judge(case, status, xml_path, output):
     """The result of a case from its exit status and what it wrote."""
-    last = output.strip().splitlines()[-1] if output.strip() else "no output"
+    lines = output.strip().splitlines() or ["no output"]
+    telling = next((line for line in lines if TELLING.search(line)), lines[-1])
+    failed = Result()
     if case.kind == "main":
         if status == 0:
             return Result(passed=1)
         if status == 77:
-            return Result(skipped=1, reasons=[f"skipped {case.name}: {last}"])
-        return Result(failed=1, reasons=[f"FAILED {case.name}: status {status}"])
+            return Result(skipped=1, reasons=[f"skipped {case.name}: {lines[-1]}"])
+        failed.fail(case.name, f"status {status}", f"status {status}: {telling}")
+        return failed
     result = parse_xml(xml_path)
     if result is None:
-        return Result(failed=1, reasons=[f"FAILED {case.name}: status {status}, no results"])
-    nothing_selected = case.kind == "pytest" and status == 5 and "deselected" in last
+        failed.fail(case.name, f"status {status}, no results", f"status {status}, no results: {telling}")
+        return failed
+    nothing_selected = case.kind == "pytest" and status == 5 and "deselected" in lines[-1]
     if nothing_selected:
         return result
     if status != 0 and result.failed == 0:
-        result.failed = 1
-        result.reasons.append(f"FAILED {case.name}: status {status} though no test failed")
+        result.fail(case.name, f"status {status} though no test failed", f"status {status} though no test failed: {telling}")
     elif result.passed + result.failed + result.skipped == 0:
-        result.failed = 1
-        result.reasons.append(f"FAILED {case.name}: ran no test")
+        result.fail(case.name, "ran no test")
     return result
 
 
@@ -238,6 +251,7 @@ def run_case(case, build, logs, options):
             shutil.rmtree(scratch, ignore_errors=True)
     output = log_path.read_text(errors="replace")
     result = judge(case, status, xml_path, output)
+    result.failures = [f"{case.group}/{case.name} {failure}" for failure in result.failures]
     took_s = time.monotonic() - started
     print(f"{case.group}/{case.name}: {result} ({took_s:.1f} s)", flush=True)
     if result.failed and not options.quiet:
@@ -246,6 +260,14 @@ def run_case(case, build, logs, options):
         print(f"    {reason}")
     sys.stdout.flush()
     return result
+
+
+def print_failures(failures):
+    """The end of the output tells what failed; .ci/run collects these lines."""
+    for failure in failures[:LIST_LINES]:
+        print(f"FAILED {failure}")
+    if len(failures) > LIST_LINES:
+        print(f"and {len(failures) - LIST_LINES} more failures")
 
 
 def parse_options():
@@ -285,8 +307,7 @@ def main():
     total = Result()
     started = time.monotonic()
     if not cases:
-        print("FAILED: no such case, so nothing ran")
-        total.failed = 1
+        total.fail("no such case", "nothing ran")
     interrupted = False
     for sign in (signal.SIGINT, signal.SIGTERM):  # SIGINT is ignored in a background job of a shell
         signal.signal(sign, signal.default_int_handler)
@@ -297,6 +318,7 @@ def main():
         interrupted = True
         print("interrupted")
     print(f"took {time.monotonic() - started:.0f} s, logs in {logs}")
+    print_failures(total.failures)
     print(total, flush=True)
     if interrupted:
         return 130

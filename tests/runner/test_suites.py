@@ -2,6 +2,7 @@
 """The runner itself: what counts as passed, failed, skipped, and that nothing outlives a case."""
 import os
 import pathlib
+import shutil
 import signal
 import stat
 import subprocess
@@ -99,6 +100,67 @@ def test_pytest_that_dies(tmp_path):
     path = tmp_path / "test_demo.py"
     path.write_text("import os\ndef test_a(): os._exit(0)\n")
     assert run(tmp_path, "pytest", [str(path)]).failed == 1
+
+
+FAILING = """import pytest
+def test_a(): assert 20 <= 16, "too far\\nand more"
+@pytest.mark.parametrize("n", range(30))
+def test_b(n): assert not n
+"""
+
+
+def test_what_failed_is_said_at_the_end(tmp_path, capsys):
+    path = tmp_path / "test_demo.py"
+    path.write_text(FAILING)
+    total = suites.Result()
+    total.add(run(tmp_path, "main", script(tmp_path, "echo 'FAILED: no slot'; echo bye; exit 1")))
+    total.add(run(tmp_path, "pytest", [str(path)]))
+    capsys.readouterr()
+    suites.print_failures(total.failures)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "FAILED demo/case case: status 1: FAILED: no slot"
+    assert lines[1] == "FAILED demo/case test_a: AssertionError: too far"
+    assert lines[2].startswith("FAILED demo/case test_b[1]: ")
+    assert len(lines) == suites.LIST_LINES + 1 and lines[-1] == "and 11 more failures"
+    assert total.failed == len(total.failures) == 31
+
+
+@pytest.mark.parametrize("text, message", [
+    ("echo '==1==ERROR: AddressSanitizer: heap-use-after-free'; echo ABORTING; exit 1", "status 1: ==1==ERROR: AddressSanitizer: heap-use-after-free"),
+    ("echo something; echo the end; exit 3", "status 3: the end"),
+    ("exit 4", "status 4: no output"),
+])
+def test_what_a_program_says_of_its_failure(tmp_path, text, message):
+    assert run(tmp_path, "main", script(tmp_path, text)).failures == [f"demo/case case: {message}"]
+
+
+STAGE = """#!/bin/sh
+echo 'FAILED {suite} one: first'
+i=0; while [ $i -lt {more} ]; do echo 'FAILED {suite} other: second'; i=$((i + 1)); done
+echo '    FAILED of a test, indented'
+echo '5 passed, '$(({more} + 1))' failed, 0 skipped'
+exit 1
+"""
+
+
+@pytest.mark.parametrize("more", [1, 30])
+def test_ci_says_at_the_end_what_failed(tmp_path, more):
+    for folder in (".ci", "tests", "ci/plain"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(HERE.parents[1] / ".ci/run", tmp_path / ".ci/run")
+    (tmp_path / "ci/plain/build.ninja").touch()
+    (tmp_path / ".ci/static.py").write_text("print('FAILED static/sizes: a.c is long')\nprint('3 passed, 1 failed, 0 skipped')\n")
+    (tmp_path / "tests/run.sh").write_text(STAGE.format(suite="mount/x", more=more))
+    (tmp_path / "tests/run.sh").chmod(0o755)
+    done = subprocess.run([tmp_path / ".ci/run", "static", "tests"], env=dict(os.environ, CI_DIR=str(tmp_path / "ci")),
+                          capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    expected = ["FAILED static: static/sizes: a.c is long", "FAILED tests: mount/x one: first"]
+    expected += ["FAILED tests: mount/x other: second"] * more
+    if more > 18:
+        expected[20:] = [f"and {len(expected) - 20} more failures"]
+    assert lines[-1 - len(expected):] == expected + [f"8 passed, {more + 2} failed, 0 skipped"]
+    assert done.returncode == 1
 
 
 def process_exists(marker):

@@ -45,6 +45,22 @@ static void end(struct rig *r, struct disk *d)
 	disk_free(d);
 }
 
+/*
+ * Admissions are held for a moment after an error for want of space, and what an error met before it was synced is lost: until
+ * that moment is over there may be nothing to hit.
+ */
+static void put_until_used(struct rig *r)
+{
+	const uint64_t deadline_ns = hfs_now_ns() + RIG_WAIT_MS * HFS_NS_PER_MS;
+	uint32_t hits;
+
+	do {
+		rig_put(r, &BIG);
+		hits = rig_get_all(r, &BIG);
+	} while (hits < rig_chunks(&BIG) && hfs_now_ns() < deadline_ns);
+	rig_check(hits == rig_chunks(&BIG), "and used again, %u hits, %s", hits, tier_state_name(rig_stats(r).state));
+}
+
 static void errors(int err, enum tier_cause cause)
 {
 	struct rig r;
@@ -65,8 +81,7 @@ static void errors(int err, enum tier_cause cause)
 	rig_check(rig_stats(&r).bypassed[cause] > 0, "counted by cause");
 	disk_fail_reset(d);
 	expect(&r, TIER_ON, "the disk is well again");
-	rig_put(&r, &BIG);
-	rig_check(rig_get_all(&r, &BIG) == 11, "and used");
+	put_until_used(&r);
 	end(&r, d);
 }
 
@@ -272,7 +287,7 @@ static void gone(void)
 	rig_check(rig_get_all(&r, &BIG) == 0, "bypassed");
 	disk_replace_root(d, true);
 	expect(&r, TIER_ON, "ours is back");
-	rig_check(rig_get_all(&r, &BIG) == 11, "and used");
+	rig_check(rig_get_all(&r, &BIG) == 11, "and has what it had");
 	end(&r, d);
 }
 

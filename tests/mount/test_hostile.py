@@ -12,7 +12,7 @@ import signal
 
 import pytest
 from lib import env, mounts, pattern, procs, tree
-from test_command import commands, hintfs, in_private_dev, refused, source  # noqa: F401 - fixtures
+from lib.command import commands, hintfs, in_private_dev, refused, source  # noqa: F401 - fixtures
 
 CHUNK = tree.CHUNK
 unsanitized = pytest.mark.skipif(bool(env.SANITIZER), reason="the sanitizer's own needs are above the limit, or its wrappers in the way")

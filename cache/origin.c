@@ -138,20 +138,30 @@ static int open_and_stat(struct origin *o, int path_fd, const char *path, int st
 	return origin_fd_stat(o, fd, stat_flags, ret);
 }
 
-static int open_once(struct origin *o, const char *path, int stat_flags, int *ret_fd, struct origin_attr *ret_attr)
+/*
+ * *seen: what earlier tries saw last. An identity counts only if it was seen before the open too: a client of the origin that keeps the
+ * pages it has, as it knows of no change yet, would give them under an identity that came about after that. Looking before costs
+ * nothing: what the walk brought, or is known here, will do; where that is old, the next try has this one's.
+ */
+static int open_once(struct origin *o, const char *path, int stat_flags, struct hfs_identity *seen, int *ret_fd, struct origin_attr *ret_attr)
 {
 	int path_fd = origin_path_open_fresh(o, path);
+	struct origin_attr before;
 	int fd = -1, err;
 
 	if (path_fd < 0)
 		return path_fd;
-	err = origin_fd_stat(o, path_fd, AT_STATX_DONT_SYNC, ret_attr);
+	err = origin_fd_stat(o, path_fd, AT_STATX_DONT_SYNC, &before);
 	if (err == 0)
-		err = check_regular(ret_attr->mode);
+		err = check_regular(before.mode);
 	if (err == 0)
 		err = open_and_stat(o, path_fd, path, stat_flags, &fd, ret_attr);
 	if (err == 0)
 		err = check_regular(ret_attr->mode);
+	if (err == 0 && !hfs_identity_equal(&ret_attr->id, &before.id) && !hfs_identity_equal(&ret_attr->id, seen)) {
+		*seen = ret_attr->id;
+		err = -ESTALE;
+	}
 	origin_fd_close(o, path_fd);
 	if (err < 0) {
 		origin_fd_close(o, fd);
@@ -165,10 +175,11 @@ static int open_once(struct origin *o, const char *path, int stat_flags, int *re
  * a file that is replaced all the time can be opened all the same. */
 static int open_patiently(struct origin *o, const char *path, int stat_flags, int *ret_fd, struct origin_attr *ret_attr)
 {
+	struct hfs_identity seen = {0};
 	int err = -ESTALE;
 
 	for (int try = 0; try < STALE_TRIES && err == -ESTALE; try++)
-		err = open_once(o, path, stat_flags, ret_fd, ret_attr);
+		err = open_once(o, path, stat_flags, &seen, ret_fd, ret_attr);
 	return err;
 }
 

@@ -108,7 +108,7 @@ static int files_grow(struct sched *s, uint32_t file)
 	if (sch_array_grow((void **)&s->files, &n, file + 1, sizeof(*s->files)))
 		return -ENOMEM;
 	for (uint32_t i = s->n_files; i < n; i++) {
-		s->files[i] = (struct file){.alias = SCHED_NO_FILE, .seq = SCH_NONE};
+		s->files[i] = (struct file){.alias = SCHED_NO_FILE, .seq = SCH_NONE, .first_page = SCH_NONE};
 	}
 	s->n_files = n;
 	return 0;
@@ -123,7 +123,8 @@ int sched_file_add(struct sched *s, uint32_t file, uint64_t size_bytes)
 		return err;
 	f = &s->files[file];
 	if (f->state == FILE_FREE) {
-		*f = (struct file){.alias = SCHED_NO_FILE, .seq = SCH_NONE, .size_bytes = size_bytes};
+		*f = (struct file){
+			.alias = SCHED_NO_FILE, .seq = SCH_NONE, .first_page = SCH_NONE, .size_bytes = size_bytes};
 		f->key = sch_least_mix(file);
 		f->state = size_bytes == SCHED_SIZE_UNKNOWN ? FILE_UNKNOWN : FILE_KNOWN;
 		return 0;
@@ -347,5 +348,5 @@ void sched_file_forget(struct sched *s, uint32_t file)
 	if (f->alias != SCHED_NO_FILE && sch_file(s, f->alias))
 		s->files[f->alias].n_aliased--;
 	sch_nohint_forget(s, file);
-	*f = (struct file){.alias = SCHED_NO_FILE, .seq = SCH_NONE, .state = FILE_FREE};
+	*f = (struct file){.alias = SCHED_NO_FILE, .seq = SCH_NONE, .first_page = SCH_NONE, .state = FILE_FREE};
 }

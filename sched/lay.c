@@ -28,14 +28,15 @@ void sch_seat_blocks(const struct sched *s, const struct span *sp, uint64_t chun
 }
 
 /*
- * Pages of later visits lie anywhere in memory, and each leads to the next place to look at: bucket, page, the page's
- * last visit. A group of them goes these ways side by side (group prefetching: Chen, Ailamaki, Gibbons, Mowry,
- * "Improving hash join performance through prefetching", ICDE 2004).
+ * Pages of later visits lie anywhere in memory, and each leads to the next place to look at: where its number stands, its
+ * last visit, the link behind that. A group of them goes these ways side by side (group prefetching: Chen, Ailamaki,
+ * Gibbons, Mowry, "Improving hash join performance through prefetching", ICDE 2004).
  */
 struct lay {
 	uint64_t chunk_no;
-	uint32_t file;
-	uint32_t page; /* at first the bucket where it is looked for */
+	const uint32_t *at; /* where the number of its page stands; NULL: it is not known */
+	uint32_t file, page;
+	bool is_chain; /* what stands there is the first page of its bucket */
 	struct seat seat;
 };
 struct group {
@@ -52,16 +53,19 @@ static uint32_t group_pages(struct sched *s, struct group *g)
 	for (uint32_t i = 0; i < n; i++) {
 		struct lay *l = &g->lay[i];
 
-		l->page = s->n_buckets ? s->buckets[l->page] : SCH_NONE;
-		if (l->page != SCH_NONE)
+		l->page = l->at ? *l->at : SCH_NONE;
+		if (l->is_chain && l->page != SCH_NONE)
 			__builtin_prefetch(&s->pages[l->page]);
+		else if (l->page != SCH_NONE)
+			__builtin_prefetch(&s->last[l->page], 1);
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct lay *l = &g->lay[i];
 
-		l->page = sch_page_find_from(s, l->page, l->file, l->chunk_no);
-		if (l->page != SCH_NONE && s->pages[l->page].next != SCH_NONE)
-			__builtin_prefetch(&s->pos.next[s->pages[l->page].last], 1);
+		if (l->is_chain)
+			l->page = sch_page_find_from(s, l->page, l->file, l->chunk_no);
+		if (l->page != SCH_NONE && s->last[l->page] != SCH_NONE)
+			__builtin_prefetch(&s->pos.next[s->last[l->page]], 1);
 	}
 	while (s->pos.cap - s->pos.n < n && !sch_positions_grow(s))
 		;
@@ -126,17 +130,19 @@ static inline void group_add(const struct sched *s, struct group *g, uint32_t fi
 			     const struct seat *x)
 {
 	struct lay *l = &g->lay[g->n];
+	struct file *f = sch_file(s, file);
 	bool is_whole = x->b0 == 0 && x->b1 == s->pos.rows.whole;
 
 	g->is_run = g->is_run && is_whole && (g->n == 0 || x->visit == l[-1].seat.visit + 1);
 	l->chunk_no = chunk_no;
 	l->file = file;
 	l->seat = *x;
-	l->page = 0;
-	if (s->n_buckets) {
-		l->page = sch_page_bucket(s, file, chunk_no);
-		__builtin_prefetch(&s->buckets[l->page]);
-	}
+	l->at = f ? sch_page_spot(f, chunk_no) : NULL;
+	l->is_chain = !l->at && s->n_buckets;
+	if (l->is_chain)
+		l->at = &s->buckets[sch_page_bucket(s, file, chunk_no)];
+	if (l->at)
+		__builtin_prefetch(l->at);
 	g->n++;
 }
 

@@ -1,23 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sched/pages.c - records of live pages, by (file, chunk number), and the state tree each is in.
+ * sched/pages.c - records of live pages, where they are found by (file, chunk number), and the state tree each is in.
  *
- * A hash of live pages rather than dense numbers a file: a 9 TiB file costs nothing, and a million
- * one-page files no more than a million pages of one file.
+ * A file's first page stands in its record: most files have no more. Of a file of which an eighth has pages, all stand in
+ * an index by chunk number. The others are in a hash, so that a 9 TiB file of which little is read costs nothing.
  *
  * Callers: everybody in sched/.
  * Invariants: 1 and 2 of sched_i.h are kept here, by sch_page_restate(); a page lives while a visit, a frame,
- * the tier, a pin or a demand refers to it.
+ * the tier, a pin or a demand refers to it; last[pg] is SCH_NONE as long as its next is.
  */
 #include "sched/sched_i.h"
 
 #define SPENT_LOOKS 4u
+#define INDEX_PAGES_MIN 64u
+#define INDEX_SHARE 8u /* the index is smaller than the pages' records */
 
 uint32_t sch_page_find(const struct sched *s, uint32_t file, uint64_t chunk_no)
 {
-	if (s->n_buckets == 0)
+	struct file *f = sch_file(s, file);
+	const uint32_t *spot = f ? sch_page_spot(f, chunk_no) : NULL;
+
+	if (spot)
+		return *spot;
+	if (!f || s->n_buckets == 0)
 		return SCH_NONE;
 	return sch_page_find_from(s, s->buckets[sch_page_bucket(s, file, chunk_no)], file, chunk_no);
+}
+
+/* ---- the hash ----------------------------------------------------------------------------------- */
+
+static void chain_add(struct sched *s, uint32_t pg)
+{
+	struct page *p = &s->pages[pg];
+	uint32_t *head = &s->buckets[sch_page_bucket(s, p->file, p->chunk_no)];
+
+	p->hash_next = *head;
+	*head = pg;
+}
+
+static void chain_remove(struct sched *s, uint32_t pg)
+{
+	struct page *p = &s->pages[pg];
+	uint32_t *link = &s->buckets[sch_page_bucket(s, p->file, p->chunk_no)];
+
+	while (*link != pg)
+		link = &s->pages[*link].hash_next;
+	*link = p->hash_next;
+	s->n_chained--;
 }
 
 static int pages_rehash(struct sched *s)
@@ -32,27 +61,59 @@ static int pages_rehash(struct sched *s)
 	s->buckets = b;
 	s->n_buckets = n;
 	for (uint32_t i = 0; i < s->n_pages; i++) {
-		struct page *p = &s->pages[i];
-		uint32_t *head;
+		const struct page *p = &s->pages[i];
 
-		if (!p->is_live)
-			continue;
-		head = &b[sch_page_bucket(s, p->file, p->chunk_no)];
-		p->hash_next = *head;
-		*head = i;
+		if (p->is_live && !sch_page_spot(&s->files[p->file], p->chunk_no))
+			chain_add(s, i);
 	}
 	return 0;
 }
 
+/* ---- the index ------------------------------------------------------------------------------------ */
+
+/* Once enough of the file has pages. Without memory they stay where they are. */
+static void index_make(struct sched *s, uint32_t file)
+{
+	struct file *f = &s->files[file];
+	uint64_t n = f->size_bytes == SCHED_SIZE_UNKNOWN ? UINT64_MAX : (f->size_bytes - 1) / s->cfg.chunk_bytes + 1;
+	uint32_t *index;
+
+	if (f->n_index || f->n_pages < INDEX_PAGES_MIN || n > (uint64_t)INDEX_SHARE * f->n_pages || n > UINT32_MAX)
+		return;
+	index = malloc((size_t)n * sizeof(*index));
+	if (!index)
+		return;
+	index[0] = SCH_NONE; /* that one stands in the record */
+	for (uint64_t c = 1; c < n; c++) {
+		index[c] = sch_page_find(s, file, c);
+		if (index[c] != SCH_NONE)
+			chain_remove(s, index[c]);
+	}
+	f->index = index;
+	f->n_index = (uint32_t)n;
+	s->n_indexed += n;
+}
+
+static void index_drop(struct sched *s, struct file *f)
+{
+	s->n_indexed -= f->n_index;
+	free(f->index);
+	f->index = NULL;
+	f->n_index = 0;
+}
+
+/* ---- records -------------------------------------------------------------------------------------- */
+
 static uint32_t page_alloc(struct sched *s)
 {
-	uint32_t pg = s->free_page;
+	uint32_t pg = s->free_page, cap = s->cap_pages;
 
 	if (pg != SCH_NONE) {
 		s->free_page = s->pages[pg].hash_next;
 		return pg;
 	}
-	if (sch_array_grow((void **)&s->pages, &s->cap_pages, s->n_pages + 1, sizeof(*s->pages)))
+	if (sch_array_grow((void **)&s->last, &cap, s->n_pages + 1, sizeof(*s->last)) ||
+	    sch_array_grow((void **)&s->pages, &s->cap_pages, s->n_pages + 1, sizeof(*s->pages)))
 		return SCH_NONE;
 	return s->n_pages++;
 }
@@ -60,48 +121,72 @@ static uint32_t page_alloc(struct sched *s)
 uint32_t sch_page_get(struct sched *s, uint32_t file, uint64_t chunk_no)
 {
 	uint32_t pg = sch_page_find(s, file, chunk_no);
-	uint32_t *head;
+	struct file *f = sch_file(s, file);
+	uint32_t *spot;
 
-	if (pg != SCH_NONE || !sch_file(s, file))
+	if (pg != SCH_NONE || !f)
 		return pg;
-	if (s->live_pages >= s->n_buckets && pages_rehash(s))
+	spot = sch_page_spot(f, chunk_no);
+	if (!spot && s->n_chained >= s->n_buckets && pages_rehash(s))
 		return SCH_NONE;
 	pg = page_alloc(s);
 	if (pg == SCH_NONE)
 		return SCH_NONE;
-	head = &s->buckets[sch_page_bucket(s, file, chunk_no)];
-	s->pages[pg] = (struct page){.chunk_no = chunk_no,
-				     .file = file,
-				     .hash_next = *head,
-				     .next = SCH_NONE,
-				     .last = SCH_NONE,
-				     .frame = SCH_NONE,
-				     .tree = T_NONE,
-				     .is_live = 1};
-	*head = pg;
+	s->pages[pg] = (struct page){
+		.chunk_no = chunk_no, .file = file, .next = SCH_NONE, .frame = SCH_NONE, .tree = T_NONE, .is_live = 1};
+	s->last[pg] = SCH_NONE;
+	if (spot) {
+		*spot = pg;
+	} else {
+		chain_add(s, pg);
+		s->n_chained++;
+	}
 	s->live_pages++;
-	s->files[file].n_pages++;
+	f->n_pages++;
+	if (!spot)
+		index_make(s, file);
 	return pg;
 }
 
 void sch_page_put(struct sched *s, uint32_t pg)
 {
 	struct page *p = &s->pages[pg];
-	uint32_t *link;
+	struct file *f = &s->files[p->file];
+	uint32_t *spot;
 
 	if (!p->is_live || p->next != SCH_NONE || p->frame != SCH_NONE || p->ext_pins || p->wait_pins ||
 	    (p->flags & (PG_TIER | PG_DEMAND | PG_ADMIT)))
 		return;
-	link = &s->buckets[sch_page_bucket(s, p->file, p->chunk_no)];
-	while (*link != pg)
-		link = &s->pages[*link].hash_next;
-	*link = p->hash_next;
-	s->files[p->file].n_pages--;
+	f->n_pages--;
+	spot = sch_page_spot(f, p->chunk_no);
+	if (spot)
+		*spot = SCH_NONE;
+	else
+		chain_remove(s, pg);
+	if (f->n_pages == 0)
+		index_drop(s, f);
 	s->live_pages--;
 	p->is_live = 0;
 	p->hash_next = s->free_page;
 	s->free_page = pg;
 }
+
+void sch_pages_finish(struct sched *s)
+{
+	for (uint32_t i = 0; i < s->n_files; i++)
+		free(s->files[i].index);
+	free(s->pages);
+	free(s->last);
+	free(s->buckets);
+}
+
+uint64_t sch_pages_bytes(const struct sched *s)
+{
+	return (uint64_t)s->cap_pages * (sizeof(*s->pages) + sizeof(*s->last)) +
+	       ((uint64_t)s->n_buckets + s->n_indexed) * sizeof(uint32_t);
+}
+
+/* ---- state ------------------------------------------------------------------------------------------ */
 
 void sch_page_untree(struct sched *s, uint32_t pg)
 {
@@ -263,7 +348,7 @@ void sch_page_next(struct sched *s, uint32_t pg)
 	p->next = q;
 	p->flags &= (uint8_t)~PG_BAD;
 	if (q == SCH_NONE)
-		p->last = SCH_NONE;
+		s->last[pg] = SCH_NONE;
 	sch_page_restate(s, pg);
 	sch_page_put(s, pg);
 }

@@ -97,7 +97,7 @@ void sch_position_first(struct sched *s, uint32_t p)
 	struct page *pg = &s->pages[s->pos.page[p]];
 
 	sch_page_untree(s, s->pos.page[p]);
-	pg->next = pg->last = p;
+	pg->next = p;
 	sch_page_restate(s, s->pos.page[p]);
 }
 
@@ -237,7 +237,7 @@ static void rebuild_keep(struct sched *s)
 static void rebuild_clear(struct sched *s)
 {
 	for (uint32_t i = 0; i < s->n_pages; i++) {
-		s->pages[i].next = s->pages[i].last = SCH_NONE;
+		s->pages[i].next = s->last[i] = SCH_NONE;
 		s->pages[i].tree = T_NONE;
 		s->pages[i].flags &= (uint8_t)~PG_TIER_TREE;
 	}

@@ -167,9 +167,8 @@ void sched_destroy(struct sched *s)
 	sch_replay_finish(s);
 	sch_tier_finish(s);
 	free(s->streams);
+	sch_pages_finish(s);
 	free(s->files);
-	free(s->pages);
-	free(s->buckets);
 	free(s->frames);
 	free(s->fetches);
 	free(s->skipped);

@@ -95,6 +95,9 @@ struct file {
 	uint8_t random;	   /* not 0: reads so far were random: extents only; see RANDOM_DEEP */
 	uint8_t strange;   /* reads in a row that continued nothing */
 	uint8_t n_runs;	   /* how many run_4k is the mean of; at most RUNS_MANY */
+	/* Where its pages are (pages.c): that of chunk 0, those of the chunks below n_index; the rest is in buckets. */
+	uint32_t first_page, n_index;
+	uint32_t *index;
 };
 
 /* ---- streams ------------------------------------------------------------------------ */
@@ -297,8 +300,7 @@ struct page { /* 40 B */
 	uint64_t chunk_no;
 	uint32_t file;
 	uint32_t hash_next; /* chain of the bucket, or of the free list */
-	uint32_t next;	    /* first visit not done */
-	uint32_t last;	    /* last visit materialised */
+	uint32_t next;	    /* first visit not done; the last one that is laid out is in sched.last */
 	uint32_t frame;
 	uint32_t seen; /* access clock at the last read, 0: never; for ageing */
 	uint16_t ext_pins; /* by those outside */
@@ -431,9 +433,11 @@ struct sched {
 	uint32_t horizon;
 
 	struct page *pages;
+	uint32_t *last; /* of each page, its last visit that is laid out, SCH_NONE: none to come; most pages' records are left alone */
 	uint32_t n_pages, cap_pages, free_page, live_pages;
 	uint32_t *buckets;
-	uint32_t n_buckets;
+	uint32_t n_buckets, n_chained; /* pages in them */
+	uint64_t n_indexed;	       /* chunks that have a place in the index of their file */
 	struct sch_bitmap tree[T_COUNT];
 	struct sch_bitmap tier_tree;
 	uint32_t tier_pages, tier_admits;
@@ -569,6 +573,13 @@ static inline uint32_t sch_page_bucket(const struct sched *s, uint32_t file, uin
 
 	return (uint32_t)(h >> 32) & (s->n_buckets - 1);
 }
+/* Where the number of the file's page stands by itself; NULL: look in its bucket. */
+static inline uint32_t *sch_page_spot(struct file *f, uint64_t chunk_no)
+{
+	if (chunk_no == 0)
+		return &f->first_page;
+	return chunk_no < f->n_index ? &f->index[chunk_no] : NULL;
+}
 /* Along the chain of a bucket, from pg on. */
 static inline uint32_t sch_page_find_from(const struct sched *s, uint32_t pg, uint32_t file, uint64_t chunk_no)
 {
@@ -578,6 +589,8 @@ static inline uint32_t sch_page_find_from(const struct sched *s, uint32_t pg, ui
 }
 uint32_t sch_page_get(struct sched *s, uint32_t file, uint64_t chunk_no); /* SCH_NONE: no memory */
 void sch_page_put(struct sched *s, uint32_t pg);	  /* free it if nothing refers to it */
+void sch_pages_finish(struct sched *s);
+uint64_t sch_pages_bytes(const struct sched *s);
 void sch_page_untree(struct sched *s, uint32_t pg);
 void sch_page_restate(struct sched *s, uint32_t pg);
 void sch_page_clip(struct sched *s, uint32_t pg); /* the file's size became known: fit its visits */
@@ -596,15 +609,14 @@ void sch_position_first(struct sched *s, uint32_t p); /* it is the only visit to
 /* Link position p of page pg, whose own fields are set, behind the other visits of its page. */
 static inline void sch_position_link(struct sched *s, uint32_t p, uint32_t pg)
 {
-	struct page *page = &s->pages[pg];
+	uint32_t last = s->last[pg];
 
 	s->pos.next[p] = SCH_NONE;
-	if (page->next != SCH_NONE) {
-		s->pos.next[page->last] = p;
-		page->last = p;
-	} else {
+	s->last[pg] = p;
+	if (last != SCH_NONE)
+		s->pos.next[last] = p;
+	else
 		sch_position_first(s, p);
-	}
 }
 void sch_positions_finish(struct sched *s);
 void sch_positions_run(struct sched *s);

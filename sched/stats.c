@@ -4,7 +4,7 @@
 
 static uint64_t stats_memory(const struct sched *s)
 {
-	uint64_t n = sch_positions_bytes(s) + (uint64_t)s->cap_pages * sizeof(struct page) + (uint64_t)s->n_buckets * 4;
+	uint64_t n = sch_positions_bytes(s) + sch_pages_bytes(s);
 
 	for (uint32_t i = 0; i < s->n_streams; i++) {
 		const struct stream *st = &s->streams[i];

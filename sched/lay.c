@@ -16,7 +16,7 @@
 #define QUANTUM_ALONE 512u
 #define UNTRUSTED_MAX 4096u
 #define SPAN_COUNTED 4096u
-#define GROUP 32u /* positions laid out side by side: a CPU has that many misses under way, about */
+#define GROUP 64u /* positions laid out side by side: more misses than a CPU has under way, few enough for its L1 */
 
 /* Blocks of the page that the visit needs. */
 void sch_seat_blocks(const struct sched *s, const struct span *sp, uint64_t chunk_no, struct seat *x)
@@ -323,12 +323,14 @@ static void batch_around(const struct stream *st, uint64_t entry, uint64_t *ret_
 /* Some visits of one stream, of one batch. */
 static int stream_extend(struct sched *s, uint32_t stream, uint32_t quantum, uint32_t *budget)
 {
-	struct group g = {.is_run = true};
+	HFS_UNINITIALIZED struct group g; /* large */
 	struct stream *st = &s->streams[stream];
 	struct seat x = {.stream = (uint16_t)stream};
 	uint64_t from = 0, to = UINT64_MAX;
 	int err = 0;
 
+	g.n = 0;
+	g.is_run = true;
 	if (st->n_batches)
 		batch_around(st, sch_visit_entry(st, st->mat_visit), &from, &to);
 	for (uint32_t k = 0; k < quantum && *budget > 0 && !err && stream_has_more(st); k++) {

@@ -312,8 +312,10 @@ static int admit_small(struct tier *t, struct tier_admission *a)
 	}
 	if (err == 0) {
 		err = publish_small(t, a, p, off_bytes, total);
-		if (err < 0)
+		if (err < 0) {
 			(void)tier_pack_erase(t, p, off_bytes, a->head_bytes, (uint32_t)total);
+			tier_obj_measure(t, &p->obj);
+		}
 	}
 	tier_space_release(t, need_bytes);
 	tier_pack_end(t, p);

@@ -10,12 +10,21 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+/*
+ * What a system call failed with, below 0. Numbers from 512 on are the kernel's own and never meant for a program, yet a file system
+ * may let one through: an NFS mount that is taken off by force ends its calls with ERESTARTSYS. To whoever asked it is EIO.
+ */
+static int failed(void)
+{
+	return errno < 512 ? -errno : -EIO;
+}
+
 static int sys_openat2(void *ctx, int dirfd, const char *path, const struct open_how *how)
 {
 	long fd = syscall(SYS_openat2, dirfd, path, how, sizeof(*how));
 
 	(void)ctx;
-	return fd < 0 ? -errno : (int)fd;
+	return fd < 0 ? failed() : (int)fd;
 }
 
 static int sys_openat(void *ctx, int dirfd, const char *path, int flags)
@@ -23,19 +32,19 @@ static int sys_openat(void *ctx, int dirfd, const char *path, int flags)
 	int fd = openat(dirfd, path, flags);
 
 	(void)ctx;
-	return fd < 0 ? -errno : fd;
+	return fd < 0 ? failed() : fd;
 }
 
 static int sys_close(void *ctx, int fd)
 {
 	(void)ctx;
-	return close(fd) < 0 ? -errno : 0;
+	return close(fd) < 0 ? failed() : 0;
 }
 
 static int sys_statx(void *ctx, int dirfd, const char *path, int flags, unsigned mask, struct statx *ret)
 {
 	(void)ctx;
-	return statx(dirfd, path, flags, mask, ret) < 0 ? -errno : 0;
+	return statx(dirfd, path, flags, mask, ret) < 0 ? failed() : 0;
 }
 
 static ssize_t sys_preadv(void *ctx, int fd, const struct iovec *iov, int n, uint64_t off_bytes)
@@ -43,7 +52,7 @@ static ssize_t sys_preadv(void *ctx, int fd, const struct iovec *iov, int n, uin
 	ssize_t got = preadv(fd, iov, n, (off_t)off_bytes);
 
 	(void)ctx;
-	return got < 0 ? -errno : got;
+	return got < 0 ? failed() : got;
 }
 
 static ssize_t sys_readlinkat(void *ctx, int dirfd, const char *path, char *buf, size_t cap)
@@ -51,7 +60,7 @@ static ssize_t sys_readlinkat(void *ctx, int dirfd, const char *path, char *buf,
 	ssize_t n = readlinkat(dirfd, path, buf, cap);
 
 	(void)ctx;
-	return n < 0 ? -errno : n;
+	return n < 0 ? failed() : n;
 }
 
 static ssize_t sys_getdents(void *ctx, int fd, void *buf, size_t cap)
@@ -59,19 +68,19 @@ static ssize_t sys_getdents(void *ctx, int fd, void *buf, size_t cap)
 	long n = syscall(SYS_getdents64, fd, buf, cap);
 
 	(void)ctx;
-	return n < 0 ? -errno : (ssize_t)n;
+	return n < 0 ? failed() : (ssize_t)n;
 }
 
 static int sys_fstatfs(void *ctx, int fd, struct statfs *ret)
 {
 	(void)ctx;
-	return fstatfs(fd, ret) < 0 ? -errno : 0;
+	return fstatfs(fd, ret) < 0 ? failed() : 0;
 }
 
 static int sys_fstatvfs(void *ctx, int fd, struct statvfs *ret)
 {
 	(void)ctx;
-	return fstatvfs(fd, ret) < 0 ? -errno : 0;
+	return fstatvfs(fd, ret) < 0 ? failed() : 0;
 }
 
 static ssize_t sys_getxattr(void *ctx, const char *path, const char *name, void *buf, size_t cap)
@@ -79,7 +88,7 @@ static ssize_t sys_getxattr(void *ctx, const char *path, const char *name, void 
 	ssize_t n = getxattr(path, name, buf, cap);
 
 	(void)ctx;
-	return n < 0 ? -errno : n;
+	return n < 0 ? failed() : n;
 }
 
 static ssize_t sys_listxattr(void *ctx, const char *path, char *buf, size_t cap)
@@ -87,7 +96,7 @@ static ssize_t sys_listxattr(void *ctx, const char *path, char *buf, size_t cap)
 	ssize_t n = listxattr(path, buf, cap);
 
 	(void)ctx;
-	return n < 0 ? -errno : n;
+	return n < 0 ? failed() : n;
 }
 
 const struct cache_io *cache_io_system(void)

@@ -145,6 +145,31 @@ def test_origin_timeout(nfs, mount, reader):
     assert one.cat(hfs.p("f"), timeout=60) == [1, SIZE]
 
 
+def test_calls_ended_by_force(nfs, mount, reader):
+    """umount -f ends what waits for the server with a number that no program knows; to our readers it is EIO. An origin is asked
+    more than once (again without readahead; for what the name is by now), so it takes more than one."""
+    nfs.put("f", 1, SIZE)
+    nfs.put("g", 2, SIZE)
+    source = nfs.mounted(FRESH)
+    hfs = mount(source, memory="16M")
+    one, two = reader(), reader()
+    assert one.call("hold", "h", hfs.p("f")) == SIZE
+    nfs.stop()
+    pause(1.5)
+    one.ask("pread", "h", 2 * MIB, 4096)
+    two.ask("cat", hfs.p("g"))
+    wait_in_origin(hfs, one)
+
+    def both_ended():
+        nfs.end_calls(os.path.dirname(source))
+        return one.has_answer() and two.has_answer()
+
+    procs.until(both_ended, 30, "both calls end", poll_s=0.2)
+    assert one.answer() == "EIO" and two.answer() == "EIO"
+    nfs.start()
+    assert two.cat(hfs.p("g"), timeout=60) == [2, SIZE]
+
+
 def test_the_end_during_an_outage(nfs, mount, reader):
     """SIGTERM ends the daemon within 5 s while its calls hang in the origin; its readers get an errno."""
     nfs.put("f", 1, SIZE)

@@ -63,7 +63,7 @@ def nfs(request):
     """A fresh folder of the export, seen from both sides; the server runs again after the test, whatever that did."""
     server = Server(request.node.name.split("[")[0])
     yield server
-    server.start()
+    server.finish()
 
 
 @pytest.fixture

@@ -53,12 +53,16 @@ class Server:
         self.is_up = False
 
     def start(self):
-        """Everything as it was at boot."""
+        """As it was at boot."""
         if not self.is_up:
             ctl("start")
             self.is_up = True
         if self._exported != "rw,no_root_squash":
             self.exports("rw,no_root_squash")
+
+    def finish(self):
+        """The server runs, and nothing of this case is mounted."""
+        self.start()
         for point in self._mounts:
             procs.run(["umount", "-f", "-l", point])
         self._mounts = []
@@ -79,6 +83,11 @@ class Server:
         ctl("mount", point, f"vers={VERS},{options}")
         self._mounts.append(point)
         return os.path.join(point, self.name)
+
+    @staticmethod
+    def end_calls(point):
+        """What waits there for the server now ends with an error; a mount in use stays."""
+        procs.run(["umount", "-f", point])
 
     # ---- files, on the server's side ----
     def at_server(self, name):

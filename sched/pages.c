@@ -2,8 +2,9 @@
 /*
  * sched/pages.c - records of live pages, where they are found by (file, chunk number), and the state tree each is in.
  *
- * A file's first page stands in its record: most files have no more. Of a file of which an eighth has pages, all stand in
- * an index by chunk number. The others are in a hash, so that a 9 TiB file of which little is read costs nothing.
+ * A file's first page stands in its record: most files have no more. Of a file of which an eighth has pages, or that an
+ * order names over and over, all stand in an index by chunk number. The others are in a hash, so that a 9 TiB file of
+ * which little is read costs nothing.
  *
  * Callers: everybody in sched/.
  * Invariants: 1 and 2 of sched_i.h are kept here, by sch_page_restate(); a page lives while a visit, a frame,
@@ -13,7 +14,8 @@
 
 #define SPENT_LOOKS 4u
 #define INDEX_PAGES_MIN 64u
-#define INDEX_SHARE 8u /* the index is smaller than the pages' records */
+#define INDEX_SHARE 8u	/* the index is smaller than the pages' records ... */
+#define INDEX_ENTRIES 2u /* ... or costs at most 2 B an entry that names the file */
 
 uint32_t sch_page_find(const struct sched *s, uint32_t file, uint64_t chunk_no)
 {
@@ -71,23 +73,43 @@ static int pages_rehash(struct sched *s)
 
 /* ---- the index ------------------------------------------------------------------------------------ */
 
-/* Once enough of the file has pages. Without memory they stay where they are. */
+static bool index_pays(const struct file *f, uint64_t n)
+{
+	return f->n_pages >= INDEX_PAGES_MIN && n <= UINT32_MAX &&
+	       (n <= (uint64_t)INDEX_SHARE * f->n_pages || n <= f->n_entries / INDEX_ENTRIES);
+}
+
+/* The page's number stands in the index from now on. */
+static void index_take(struct sched *s, uint32_t *index, uint32_t pg)
+{
+	index[s->pages[pg].chunk_no] = pg;
+	chain_remove(s, pg);
+}
+
+/* Once it pays. Without memory the pages stay where they are. */
 static void index_make(struct sched *s, uint32_t file)
 {
 	struct file *f = &s->files[file];
 	uint64_t n = f->size_bytes == SCHED_SIZE_UNKNOWN ? UINT64_MAX : (f->size_bytes - 1) / s->cfg.chunk_bytes + 1;
-	uint32_t *index;
+	uint32_t *index, pg;
 
-	if (f->n_index || f->n_pages < INDEX_PAGES_MIN || n > (uint64_t)INDEX_SHARE * f->n_pages || n > UINT32_MAX)
+	if (f->n_index || !index_pays(f, n))
 		return;
 	index = malloc((size_t)n * sizeof(*index));
 	if (!index)
 		return;
-	index[0] = SCH_NONE; /* that one stands in the record */
-	for (uint64_t c = 1; c < n; c++) {
-		index[c] = sch_page_find(s, file, c);
-		if (index[c] != SCH_NONE)
-			chain_remove(s, index[c]);
+	memset(index, 0xff, (size_t)n * sizeof(*index)); /* SCH_NONE; chunk 0's page stands in the record */
+	if (n < s->n_pages) {
+		for (uint64_t c = 1; c < n; c++)
+			if ((pg = sch_page_find(s, file, c)) != SCH_NONE)
+				index_take(s, index, pg);
+	} else {
+		for (pg = 0; pg < s->n_pages; pg++) {
+			const struct page *p = &s->pages[pg];
+
+			if (p->is_live && p->file == file && p->chunk_no && p->chunk_no < n)
+				index_take(s, index, pg);
+		}
 	}
 	f->index = index;
 	f->n_index = (uint32_t)n;

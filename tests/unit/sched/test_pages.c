@@ -127,3 +127,33 @@ Test(sched_pages, a_file_that_grows_or_shrinks_keeps_those_it_has)
 	compare();
 	sched_destroy(s);
 }
+
+/* Other files' pages first, so that those of the one are looked for by chunk number; then, without them, one by one. */
+static void index_of_a_file_in_an_order(bool is_alone)
+{
+	const struct sched_entry e = {2, 0, 0};
+	uint32_t st;
+
+	begin(CHUNKS);
+	cr_assert_eq(sched_stream_create(s, &st), 0);
+	for (uint32_t i = 0; i < 2 * CHUNKS; i++)
+		cr_assert_eq(sched_stream_append(s, st, &e, 1), 1);
+	for (uint32_t c = 0; c < CHUNKS; c++)
+		if (!is_alone)
+			take(0, c);
+	cr_assert_eq(s->n_indexed, is_alone ? 0 : CHUNKS);
+	for (uint32_t c = 0; c < 64; c++)
+		take(2, CHUNKS - 1 - c * 20);
+	cr_assert_eq(s->n_indexed, is_alone ? CHUNKS : 2 * CHUNKS);
+	compare();
+	cr_assert_eq(s->n_chained, 0);
+	drop_all();
+	compare();
+	sched_destroy(s);
+}
+
+Test(sched_pages, a_file_that_an_order_names_often_has_its_index_at_once)
+{
+	index_of_a_file_in_an_order(true);
+	index_of_a_file_in_an_order(false);
+}

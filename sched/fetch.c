@@ -29,6 +29,12 @@
 #define NEAR_PAGES 4u
 #define BEHIND_NAMES 2u /* fetches outstanding of files whose turn comes after a name that is being looked up */
 
+/* Under way, names that are being looked up left out. */
+static uint64_t flight_data_bytes(const struct sched *s)
+{
+	return s->flight_bytes - sch_min64(s->flight_bytes, (uint64_t)s->n_resolving * s->cfg.chunk_bytes);
+}
+
 bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes)
 {
 	uint32_t out = s->flight.count - s->n_late, max = s->cfg.inflight_max;
@@ -43,8 +49,12 @@ bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes)
 		return true;
 	if (s->flight_bytes + bytes > s->cfg.inflight_bytes_max && out > 0)
 		return false;
-	/* As many whole pages as there were extents are a queue that the next reader stands behind. */
-	if (s->flight_enough && s->flight_bytes >= sch_max64(s->flight_enough, FLIGHT_PAGES * s->cfg.chunk_bytes))
+	/*
+	 * As many whole pages as there were extents are a queue that the next reader stands behind. A name that is looked up has a
+	 * page's room, but most bring a small file or nothing: what bounds them is their number.
+	 */
+	if (s->flight_enough &&
+	    flight_data_bytes(s) >= sch_max64(s->flight_enough, FLIGHT_PAGES * s->cfg.chunk_bytes))
 		return false;
 	if (!s->cfg.prefetch_bytes_per_s)
 		return true;

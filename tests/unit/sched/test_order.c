@@ -219,6 +219,29 @@ Test(order, names_are_looked_up_and_missing_ones_passed_over)
 	world_close(&w);
 }
 
+/* What bounds look-ups is how many the link takes, not the page that each has room for. */
+Test(order, names_are_looked_up_as_many_at_a_time_as_the_link_takes)
+{
+	const uint32_t n = 4000, size = 30000;
+	struct sched_config cfg = world_config(n, 0);
+	uint64_t begun_ns, alone_ns = 2000000;
+	struct world w;
+	uint32_t st;
+
+	world_open(&w, &cfg);
+	w.latency_ns = alone_ns;
+	w.bytes_per_s = 200000000;
+	st = stream(&w);
+	for (uint32_t i = 0; i < n; i++)
+		append(&w, st, world_file(&w, size, false), 0, 0);
+	begun_ns = w.now_ns;
+	while (w.n_fetched < n && w.now_ns - begun_ns < n * alone_ns)
+		world_run(&w, w.now_ns + 1000000);
+	cr_assert_eq(w.n_fetched, n);
+	cr_assert_lt(w.now_ns - begun_ns, n / 8 * alone_ns, "more than 8 side by side");
+	world_close(&w);
+}
+
 Test(order, an_alias_means_its_target)
 {
 	struct sched_config cfg = world_config(16, 0);

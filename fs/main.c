@@ -105,6 +105,40 @@ static int check_fuse(void)
 	return HFS_EXIT_OK;
 }
 
+/* As fusermount3 reads it: blanks at the ends and comments count for nothing. True also where it cannot be read: then that program says. */
+static bool may_allow_other(void)
+{
+	FILE *f = fopen("/etc/fuse.conf", "re");
+	char line[256], word[sizeof(line)], more;
+	bool may = f == NULL;
+
+	while (f != NULL && !may && fgets(line, sizeof(line), f)) {
+		line[strcspn(line, "#")] = '\0';
+		may = sscanf(line, "%255s %c", word, &more) == 1 && strcmp(word, "user_allow_other") == 0;
+	}
+	if (f != NULL)
+		fclose(f);
+	return may;
+}
+
+/* What fusermount3 refuses a user, said before it is asked: in our words, and with what helps. */
+static int check_user(const struct hfs_opts *o)
+{
+	if (geteuid() == 0)
+		return HFS_EXIT_OK;
+	if (o->is_allow_other && !may_allow_other()) {
+		hfs_say(stderr, "hintfs: allow-other: /etc/fuse.conf forbids it to users; have root add the line user_allow_other there, "
+				"or leave allow-other out\n");
+		return HFS_EXIT_MOUNT;
+	}
+	if (access(o->mountpoint, W_OK) < 0 && errno == EACCES) {
+		hfs_say(stderr, "hintfs: %s: a user can mount only where he may write; choose a directory of your own, or mount as root\n",
+			o->mountpoint);
+		return HFS_EXIT_MOUNT;
+	}
+	return HFS_EXIT_OK;
+}
+
 /* A dead mount of ours goes away; whatever else is mounted there stays and is the reason not to. */
 static int clear_mountpoint(const struct hfs_opts *o)
 {
@@ -161,7 +195,8 @@ static int prepare(struct run *run)
 	bool is_shared = geteuid() == 0 || o->ctl_uid != geteuid() || (o->ctl_mode & 077) != 0;
 	int code;
 
-	if ((code = check_fuse()) != 0 || (code = check_log(o->log)) != 0 || (code = clear_mountpoint(o)) != 0)
+	if ((code = check_fuse()) != 0 || (code = check_log(o->log)) != 0 || (code = clear_mountpoint(o)) != 0 ||
+	    (code = check_user(o)) != 0)
 		return code;
 	if (ctldir_prepare(o->ctl_dir, o->is_ctl_default, is_shared, &run->mounts.is_ctl_dir_ours, &run->ctl_lock, stderr) < 0)
 		return HFS_EXIT_MOUNT;

@@ -266,6 +266,32 @@ def test_user_mounts(hintfs, tmp):
     assert result.text.split() == ["5000", "gone"]
 
 
+def _as_user(tmp, conf, argv):
+    """argv as nobody, where /etc/fuse.conf is `conf` and /dev/fuse anybody's."""
+    path = os.path.join(tmp, "fuse.conf")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(conf)
+    return in_private_dev(tmp, f"mount --bind {path} /etc/fuse.conf; " + AS_USER + shlex.join(argv), more='mknod -m 666 "$T/fuse" c 10 229')
+
+
+def test_what_a_user_may_not(hintfs, tmp):
+    """What fusermount3 would refuse is refused in one line that says what helps."""
+    os.chmod(tmp, 0o755)
+    mine, roots = os.path.join(tmp, "mine"), os.path.join(tmp, "roots")
+    os.mkdir(mine, 0o700)
+    os.chown(mine, 65534, 65534)
+    os.mkdir(roots, 0o755)
+    os.mkdir(os.path.join(tmp, "ctl"))
+    os.chown(os.path.join(tmp, "ctl"), 65534, 65534)
+    argv = [env.binary("fs", "hintfs"), "--memory=16M", "--log=syslog", f"--ctl={tmp}/ctl/c"]
+    refused(_as_user(tmp, "", [*argv, hintfs.source, roots]), 32, roots, "as root")
+    for conf in ("", "#user_allow_other\n", "user_allow_other = 1\n", "mount_max = 1000\n"):
+        refused(_as_user(tmp, conf, [*argv, "--allow-other", hintfs.source, mine]), 32, "allow-other", "/etc/fuse.conf", "user_allow_other")
+    for conf in ("user_allow_other\n", "mount_max = 1000\n  user_allow_other  # for us\n"):
+        script = shlex.join([*argv, "--allow-other", hintfs.source, mine]) + f"; cat {mine}/dir/c | wc -c; {FUSERMOUNT} -u {mine}"
+        assert _as_user(tmp, conf, ["bash", "-ec", script]).ok().text.split() == ["5000"]
+
+
 # ---- mount(8) ----
 
 def _helper(tmp):

@@ -29,10 +29,10 @@
 #define NEAR_PAGES 4u
 #define BEHIND_NAMES 2u /* fetches outstanding of files whose turn comes after a name that is being looked up */
 
-/* Under way, names that are being looked up left out. */
-static uint64_t flight_data_bytes(const struct sched *s)
+/* Bytes under way, n of the fetches left out that have a page's room and bring less, or from elsewhere. */
+static uint64_t flight_without(const struct sched *s, uint64_t n)
 {
-	return s->flight_bytes - sch_min64(s->flight_bytes, (uint64_t)s->n_resolving * s->cfg.chunk_bytes);
+	return s->flight_bytes - sch_min64(s->flight_bytes, n * s->cfg.chunk_bytes);
 }
 
 bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes)
@@ -54,7 +54,7 @@ bool sch_fetch_may(struct sched *s, bool is_demand, uint32_t bytes)
 	 * page's room, but most bring a small file or nothing: what bounds them is their number.
 	 */
 	if (s->flight_enough &&
-	    flight_data_bytes(s) >= sch_max64(s->flight_enough, FLIGHT_PAGES * s->cfg.chunk_bytes))
+	    flight_without(s, s->n_resolving) >= sch_max64(s->flight_enough, FLIGHT_PAGES * s->cfg.chunk_bytes))
 		return false;
 	if (!s->cfg.prefetch_bytes_per_s)
 		return true;
@@ -443,9 +443,7 @@ static uint32_t fetch_first_name(const struct sched *s)
 /* Nobody knows the link yet: is what is under way enough to measure it? What comes from the disk tier is not on the link. */
 bool sch_fetch_starts(const struct sched *s)
 {
-	uint64_t others = ((uint64_t)s->n_resolving + s->tier_flight) * s->cfg.chunk_bytes;
-
-	return s->origin.bytes_per_s <= 0 && s->flight_bytes > others && s->flight_bytes - others >= START_BYTES;
+	return s->origin.bytes_per_s <= 0 && flight_without(s, (uint64_t)s->n_resolving + s->tier_flight) >= START_BYTES;
 }
 
 /*

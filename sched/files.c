@@ -262,8 +262,7 @@ void sched_file_resolved(struct sched *s, uint32_t file, int err, uint64_t size_
 		sch_page_clip(s, sch_page_find(s, file, 0));
 }
 
-/* Every live page of the file, by number or by a walk over all, whichever is less. */
-static void file_each_page(struct sched *s, uint32_t file, void (*fn)(struct sched *s, uint32_t pg))
+void sch_file_each_page(struct sched *s, uint32_t file, void (*fn)(struct sched *s, uint32_t pg))
 {
 	uint64_t n = s->files[file].size_bytes / s->cfg.chunk_bytes + 1;
 
@@ -306,7 +305,7 @@ void sched_file_changed(struct sched *s, uint32_t file, uint64_t size_bytes)
 
 	if (!f)
 		return;
-	file_each_page(s, file, page_invalidate);
+	sch_file_each_page(s, file, page_invalidate);
 	if (f->state == FILE_MISSING)
 		s->n_missing_entries -= f->n_entries;
 	f->key = sch_least_mix(f->key);

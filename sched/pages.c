@@ -79,10 +79,14 @@ static bool index_pays(const struct file *f, uint64_t n)
 	       (n <= (uint64_t)INDEX_SHARE * f->n_pages || n <= f->n_entries / INDEX_ENTRIES);
 }
 
-/* The page's number stands in the index from now on. */
-static void index_take(struct sched *s, uint32_t *index, uint32_t pg)
+/* The page's number stands in the index from now on. Chunk 0's has the record; one past the end stays where it is. */
+static void index_take(struct sched *s, uint32_t pg)
 {
-	index[s->pages[pg].chunk_no] = pg;
+	const struct page *p = &s->pages[pg];
+
+	if (p->chunk_no == 0 || sch_chunk_bytes(s, p->file, p->chunk_no) == 0)
+		return;
+	s->files[p->file].index[p->chunk_no] = pg;
 	chain_remove(s, pg);
 }
 
@@ -91,28 +95,15 @@ static void index_make(struct sched *s, uint32_t file)
 {
 	struct file *f = &s->files[file];
 	uint64_t n = f->size_bytes == SCHED_SIZE_UNKNOWN ? UINT64_MAX : (f->size_bytes - 1) / s->cfg.chunk_bytes + 1;
-	uint32_t *index, pg;
 
 	if (f->n_index || !index_pays(f, n))
 		return;
-	index = malloc((size_t)n * sizeof(*index));
-	if (!index)
+	f->index = malloc((size_t)n * sizeof(*f->index));
+	if (!f->index)
 		return;
-	memset(index, 0xff, (size_t)n * sizeof(*index)); /* SCH_NONE; chunk 0's page stands in the record */
-	if (n < s->n_pages) {
-		for (uint64_t c = 1; c < n; c++)
-			if ((pg = sch_page_find(s, file, c)) != SCH_NONE)
-				index_take(s, index, pg);
-	} else {
-		for (pg = 0; pg < s->n_pages; pg++) {
-			const struct page *p = &s->pages[pg];
-
-			if (p->is_live && p->file == file && p->chunk_no && p->chunk_no < n)
-				index_take(s, index, pg);
-		}
-	}
-	f->index = index;
-	f->n_index = (uint32_t)n;
+	memset(f->index, 0xff, (size_t)n * sizeof(*f->index)); /* SCH_NONE */
+	sch_file_each_page(s, file, index_take);
+	f->n_index = (uint32_t)n; /* from here on pages are found there */
 	s->n_indexed += n;
 }
 

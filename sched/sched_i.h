@@ -542,6 +542,8 @@ static inline uint32_t sch_file_target(const struct sched *s, uint32_t file)
 }
 uint32_t sch_chunk_bytes(const struct sched *s, uint32_t file, uint64_t chunk_no);
 uint32_t sch_chunk_blocks(const struct sched *s, uint32_t file, uint64_t chunk_no);
+/* Every live page of the file, by number or by a walk over all, whichever is less. */
+void sch_file_each_page(struct sched *s, uint32_t file, void (*fn)(struct sched *s, uint32_t pg));
 
 /* entries.c */
 void sch_entries_finish(struct sched *s, struct stream *st);

@@ -251,6 +251,17 @@ def test_user_without_runtime_directory(hintfs, tmp):
     refused(result, 1, "XDG_RUNTIME_DIR", "ctl=DIR")
 
 
+def _as_user(tmp, argv, conf=None):
+    """argv as nobody, where /dev/fuse is anybody's and, if given, /etc/fuse.conf is `conf`."""
+    script = AS_USER + shlex.join(argv)
+    if conf is not None:
+        path = os.path.join(tmp, "fuse.conf")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(conf)
+        script = f"mount --bind {path} /etc/fuse.conf; {script}"
+    return in_private_dev(tmp, script, more='mknod -m 666 "$T/fuse" c 10 229')
+
+
 def test_user_mounts(hintfs, tmp):
     """Through fusermount3: mounts, reads, ends, nothing left."""
     os.chmod(tmp, 0o755)
@@ -262,16 +273,7 @@ def test_user_mounts(hintfs, tmp):
     argv = [env.binary("fs", "hintfs"), "--memory=16M", "--log=syslog", hintfs.source, os.path.join(home, "mnt")]
     script = (f"cd {home}; export XDG_RUNTIME_DIR={home}; {shlex.join(argv)}; cat mnt/dir/c | wc -c; "
               f"test -d hintfs/*; {FUSERMOUNT} -u mnt; until test -z \"$(ls hintfs)\"; do :; done; echo gone")
-    result = in_private_dev(tmp, AS_USER + "bash -ec " + shlex.quote(script), more='mknod -m 666 "$T/fuse" c 10 229').ok()
-    assert result.text.split() == ["5000", "gone"]
-
-
-def _as_user(tmp, conf, argv):
-    """argv as nobody, where /etc/fuse.conf is `conf` and /dev/fuse anybody's."""
-    path = os.path.join(tmp, "fuse.conf")
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(conf)
-    return in_private_dev(tmp, f"mount --bind {path} /etc/fuse.conf; " + AS_USER + shlex.join(argv), more='mknod -m 666 "$T/fuse" c 10 229')
+    assert _as_user(tmp, ["bash", "-ec", script]).ok().text.split() == ["5000", "gone"]
 
 
 def test_what_a_user_may_not(hintfs, tmp):
@@ -284,12 +286,12 @@ def test_what_a_user_may_not(hintfs, tmp):
     os.mkdir(os.path.join(tmp, "ctl"))
     os.chown(os.path.join(tmp, "ctl"), 65534, 65534)
     argv = [env.binary("fs", "hintfs"), "--memory=16M", "--log=syslog", f"--ctl={tmp}/ctl/c"]
-    refused(_as_user(tmp, "", [*argv, hintfs.source, roots]), 32, roots, "as root")
+    refused(_as_user(tmp, [*argv, hintfs.source, roots], ""), 32, roots, "as root")
     for conf in ("", "#user_allow_other\n", "user_allow_other = 1\n", "mount_max = 1000\n"):
-        refused(_as_user(tmp, conf, [*argv, "--allow-other", hintfs.source, mine]), 32, "allow-other", "/etc/fuse.conf", "user_allow_other")
+        refused(_as_user(tmp, [*argv, "--allow-other", hintfs.source, mine], conf), 32, "allow-other", "/etc/fuse.conf", "user_allow_other")
     for conf in ("user_allow_other\n", "mount_max = 1000\n  user_allow_other  # for us\n"):
         script = shlex.join([*argv, "--allow-other", hintfs.source, mine]) + f"; cat {mine}/dir/c | wc -c; {FUSERMOUNT} -u {mine}"
-        assert _as_user(tmp, conf, ["bash", "-ec", script]).ok().text.split() == ["5000"]
+        assert _as_user(tmp, ["bash", "-ec", script], conf).ok().text.split() == ["5000"]
 
 
 # ---- mount(8) ----
